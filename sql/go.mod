@@ -1,0 +1,3 @@
+module github.com/queenmq/queen/sql
+
+go 1.26

@@ -1,0 +1,111 @@
+-- The log: partitions, segments, the hash sidecar and the consumer cursors,
+-- and the one helper both the push probe and the ack resolution use.
+--
+-- Locks: creation only; on an existing database CREATE TABLE IF NOT EXISTS
+-- locks nothing. Re-applying is safe because every statement is create-only,
+-- and CREATE OR REPLACE keeps the helper's signature.
+
+-- One row per partition; its row lock serialises the partition's writers.
+-- fillfactor and threshold-driven vacuum because every push updates the row;
+-- vacuum_truncate off because truncation takes ACCESS EXCLUSIVE, which would
+-- freeze every push and pop for nothing on a table of stable size.
+CREATE TABLE IF NOT EXISTS queen.log_partitions (
+    id            UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    queue_id      UUID NOT NULL REFERENCES queen.queues (id) ON DELETE CASCADE,
+    name          TEXT NOT NULL DEFAULT 'Default',
+    last_offset   BIGINT NOT NULL DEFAULT -1,
+    log_start     BIGINT NOT NULL DEFAULT 0,
+    txns_start    BIGINT NOT NULL DEFAULT 0,
+    last_write_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    created_at    TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (queue_id, name)
+) WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+
+-- Range of recently written partitions for the wildcard candidate scan.
+-- last_write_at changes at most once a second so that pushes stay HOT.
+CREATE INDEX IF NOT EXISTS idx_log_partitions_queue_write
+    ON queen.log_partitions (queue_id, last_write_at);
+
+-- The messages. The primary key is the pop path; there is no other index.
+CREATE TABLE IF NOT EXISTS queen.log_segments (
+    partition_id UUID NOT NULL REFERENCES queen.log_partitions (id) ON DELETE CASCADE,
+    base_offset  BIGINT NOT NULL,
+    end_offset   BIGINT NOT NULL,
+    created_at   TIMESTAMPTZ NOT NULL,
+    blob         BYTEA NOT NULL,
+    PRIMARY KEY (partition_id, base_offset)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_insert_scale_factor = 0.3,
+    autovacuum_vacuum_cost_limit = 4000,
+    autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0.1,
+    toast.autovacuum_vacuum_insert_scale_factor = 0.3,
+    toast.autovacuum_vacuum_cost_limit = 4000,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+
+-- PostgreSQL 15 cannot state column storage in CREATE TABLE. The catalogue is
+-- asked first: ALTER takes ACCESS EXCLUSIVE and must not run on a live table.
+DO $$
+BEGIN
+    IF EXISTS (
+        SELECT 1 FROM pg_catalog.pg_attribute
+        WHERE attrelid = 'queen.log_segments'::regclass AND attname = 'blob' AND attstorage <> 'e'
+    ) THEN
+        ALTER TABLE queen.log_segments ALTER COLUMN blob SET STORAGE EXTERNAL;
+    END IF;
+END
+$$;
+
+-- The hash sidecar: one row per segment, 16 bytes per frame, written on every
+-- push. No foreign key: the purge path must not pay for its triggers; whatever
+-- deletes a partition deletes these rows itself.
+CREATE TABLE IF NOT EXISTS queen.log_txns (
+    partition_id UUID NOT NULL,
+    base_offset  BIGINT NOT NULL,
+    end_offset   BIGINT NOT NULL,
+    created_at   TIMESTAMPTZ NOT NULL,
+    hashes       BYTEA NOT NULL,
+    PRIMARY KEY (partition_id, base_offset)
+);
+
+-- Consumption: one row per (partition, group). The leased span is
+-- (committed, batch_end]; one row can hold one lease.
+CREATE TABLE IF NOT EXISTS queen.log_consumers (
+    partition_id      UUID NOT NULL REFERENCES queen.log_partitions (id) ON DELETE CASCADE,
+    consumer_group    TEXT NOT NULL DEFAULT '__QUEUE_MODE__',
+    committed         BIGINT NOT NULL DEFAULT -1,
+    batch_end         BIGINT,
+    worker_id         TEXT,
+    lease_expires_at  TIMESTAMPTZ,
+    lease_acquired_at TIMESTAMPTZ,
+    batch_retry_count INTEGER NOT NULL DEFAULT 0,
+    attempt_offset    BIGINT,
+    attempt_count     INTEGER NOT NULL DEFAULT 0,
+    total_consumed    BIGINT NOT NULL DEFAULT 0,
+    created_at        TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (partition_id, consumer_group)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+
+-- Slices a blob at a 16-byte stride into (idx from 0, hash); trailing partial
+-- bytes are ignored. A single SELECT, so the planner inlines it.
+CREATE OR REPLACE FUNCTION queen.log_unnest_hashes(p BYTEA)
+RETURNS TABLE (idx INT, h BYTEA)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT g, substring(p FROM g * 16 + 1 FOR 16)
+    FROM generate_series(0, octet_length(p) / 16 - 1) AS g
+$$;
