@@ -23,7 +23,7 @@ help: ## List the targets
 
 .PHONY: run
 run: ## Start PostgreSQL and Queen locally, prove it with a first message (RESET=1 starts empty)
-	@go run ./services/tests/cmd/local
+	@go build -o $(BIN)/queen-local ./services/tests/cmd/local && exec $(BIN)/queen-local
 
 .PHONY: build
 build: ## Build the services into .bin/

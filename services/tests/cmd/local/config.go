@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// config is what a person may set for the local stack.
+type config struct {
+	root      string // top of the repository
+	dir       string // private folder: data, logs, binaries
+	httpPort  int
+	opsPort   int
+	reset     bool
+	givenHost string // PG_HOST: use that server instead of a private one
+}
+
+const (
+	defaultHTTPPort = 6632
+	defaultOpsPort  = 6640
+	defaultDir      = ".local"
+)
+
+// loadConfig reads the environment and reports every problem at once.
+func loadConfig(getenv func(string) string) (config, error) {
+	var problems []error
+	port := func(name string, def int) int {
+		v := strings.TrimSpace(getenv(name))
+		if v == "" {
+			return def
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > 65535 {
+			problems = append(problems, fmt.Errorf("%s=%q: a TCP port between 1 and 65535 is allowed", name, v))
+		}
+		return n
+	}
+	cfg := config{
+		httpPort:  port("PORT", defaultHTTPPort),
+		opsPort:   port("OPS_PORT", defaultOpsPort),
+		givenHost: strings.TrimSpace(getenv("PG_HOST")),
+	}
+	switch v := strings.ToLower(strings.TrimSpace(getenv("RESET"))); v {
+	case "", "0", "false", "no", "off":
+	case "1", "true", "yes", "on":
+		cfg.reset = true
+	default:
+		problems = append(problems, fmt.Errorf("RESET=%q: 1 (start empty) or 0 (keep the data) is allowed", v))
+	}
+	if cfg.reset && cfg.givenHost != "" {
+		problems = append(problems, errors.New("RESET=1 empties only a private database; it does not go together with PG_HOST"))
+	}
+	root, err := repositoryRoot()
+	if err != nil {
+		problems = append(problems, err)
+	}
+	cfg.root = root
+	cfg.dir = filepath.Join(root, defaultDir)
+	return cfg, errors.Join(problems...)
+}
+
+// repositoryRoot finds the folder that holds go.work, upwards from here.
+func repositoryRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the working directory: %w", err)
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.work")); err == nil {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("no go.work in %s or above: start this from inside the repository", dir)
+		}
+	}
+}
