@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,12 +11,10 @@ import (
 	"time"
 
 	"github.com/queenmq/queen/pkg/pglocal"
+	"github.com/queenmq/queen/services/tests/process"
 )
 
-const (
-	readyTimeout = 90 * time.Second
-	pollInterval = 50 * time.Millisecond
-)
+const readyTimeout = 90 * time.Second
 
 // stack is everything that `make run` starts, stopped in reverse order.
 type stack struct {
@@ -25,7 +22,8 @@ type stack struct {
 	console *console
 	url     string
 	pg      *pglocal.Server
-	broker  *process
+	broker  *process.Process
+	log     *processLog // of the broker
 	unlock  func()
 }
 
@@ -48,7 +46,7 @@ func (s *stack) start(ctx context.Context) error {
 		return err
 	}
 	if err := proveStack(ctx, s.url, s.console); err != nil {
-		return fmt.Errorf("first message: %w\n%s", err, s.broker.log.tail(2000))
+		return fmt.Errorf("first message: %w\n%s", err, s.log.tail(2000))
 	}
 	s.console.print(welcome(s.url, s.cfg))
 	return nil
@@ -103,19 +101,23 @@ func (s *stack) startBroker(ctx context.Context) error {
 	began := time.Now()
 	s.console.step("building the broker (the first time takes a minute or two)")
 	bin := filepath.Join(s.cfg.dir, "bin", "queen-broker")
-	if err := buildService(ctx, s.cfg.root, "./services/broker", bin); err != nil {
+	if err := process.Build(ctx, s.cfg.root, "./services/broker", bin); err != nil {
 		return err
 	}
-	log, err := s.console.newProcessLog("broker", filepath.Join(s.cfg.dir, "log", "broker.log"))
-	if err != nil {
+	var err error
+	if s.log, err = s.console.newProcessLog("broker", filepath.Join(s.cfg.dir, "log", "broker.log")); err != nil {
 		return err
 	}
 	s.console.step("starting the broker (built in %s)", time.Since(began).Round(100*time.Millisecond))
-	s.broker, err = startProcess("broker", bin, s.brokerEnv(), log)
-	if err != nil {
+	if s.broker, err = process.Start("broker", bin, s.brokerEnv(), s.log); err != nil {
 		return err
 	}
-	return s.waitReady(ctx)
+	ready, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("no answer within %s", readyTimeout))
+	defer cancel()
+	if err := s.broker.WaitHealthy(ready, s.url+"/health"); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.log.tail(2000))
+	}
+	return nil
 }
 
 // brokerEnv is the caller's environment, so that any setting can be tried,
@@ -136,52 +138,26 @@ func (s *stack) brokerEnv() []string {
 	return env
 }
 
-// waitReady polls the health route until the broker answers or ends.
-func (s *stack) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout,
-		fmt.Errorf("the broker is not healthy after %s", readyTimeout))
-	defer cancel()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/health", nil)
-		if err != nil {
-			return err
-		}
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			_ = res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-s.broker.done:
-			return fmt.Errorf("the broker ended: %w\n%s", s.broker.err, s.broker.log.tail(2000))
-		case <-ctx.Done():
-			return fmt.Errorf("%w\n%s", context.Cause(ctx), s.broker.log.tail(2000))
-		case <-time.After(pollInterval):
-		}
-	}
-}
-
 // follow shows the logs until the person interrupts or a service ends.
 func (s *stack) follow(ctx context.Context) error {
-	s.broker.log.follow()
+	s.log.follow()
 	select {
 	case <-ctx.Done():
 		s.console.step("stopping")
 		return nil
-	case <-s.broker.done:
-		return fmt.Errorf("the broker ended by itself: %w\n%s", s.broker.err, s.broker.log.tail(2000))
+	case <-s.broker.Done():
+		return fmt.Errorf("the broker ended by itself: %w\n%s", s.broker.Err(), s.log.tail(2000))
 	}
 }
 
 // stop ends what start started, in reverse order.
 func (s *stack) stop() {
 	if s.broker != nil {
-		s.broker.stop()
-		s.broker.log.close()
+		_ = s.broker.Stop()
+		s.log.close()
 	}
 	if s.pg != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+		ctx, cancel := context.WithTimeout(context.Background(), process.StopGrace)
 		defer cancel()
 		if err := s.pg.Stop(ctx); err != nil {
 			s.console.step("stop PostgreSQL: %v", err)

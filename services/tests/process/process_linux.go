@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"runtime"
@@ -13,7 +13,7 @@ func childAttributes() *syscall.SysProcAttr {
 
 // run starts the process and waits for it on one operating system thread: the
 // kernel sends the parent-death signal when the starting thread ends.
-func (p *process) run(started chan<- error) {
+func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p.wait(started)

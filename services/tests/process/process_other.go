@@ -1,9 +1,9 @@
 //go:build !linux
 
-package main
+package process
 
 import "syscall"
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func (p *process) run(started chan<- error) { p.wait(started) }
+func (p *Process) run(started chan<- error) { p.wait(started) }
