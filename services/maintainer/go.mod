@@ -1,6 +1,6 @@
 module github.com/queenmq/queen/services/maintainer
 
-go 1.26
+go 1.26.0
 
 require github.com/queenmq/queen/pkg v0.0.0
 
