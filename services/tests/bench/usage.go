@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// clockTick is USER_HZ, which Linux fixes at 100 for everything in /proc.
+const clockTick = 100
+
+// usage is what the servers have consumed since they started.
+type usage struct {
+	brokerCPU, postgresCPU float64 // seconds
+	walBytes               float64
+	commits                float64
+}
+
+func (u usage) minus(v usage) usage {
+	return usage{u.brokerCPU - v.brokerCPU, u.postgresCPU - v.postgresCPU, u.walBytes - v.walBytes, u.commits - v.commits}
+}
+
+func (u usage) plus(v usage) usage {
+	return usage{u.brokerCPU + v.brokerCPU, u.postgresCPU + v.postgresCPU, u.walBytes + v.walBytes, u.commits + v.commits}
+}
+
+// usage reads the processors' time of both servers, apart from the driver's,
+// and PostgreSQL's write-ahead log position and commits.
+func (s *servers) usage(ctx context.Context) (usage, error) {
+	var u usage
+	const q = `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, pg_stat_get_db_xact_commit(oid)::float8
+		FROM pg_database WHERE datname = current_database()`
+	if err := s.db.QueryRow(ctx, q).Scan(&u.walBytes, &u.commits); err != nil {
+		return u, fmt.Errorf("read the WAL position: %w", err)
+	}
+	broker, err := readStat(s.broker.PID())
+	if err != nil {
+		return u, err
+	}
+	u.brokerCPU = broker.own
+	u.postgresCPU, err = treeCPU(s.pg.PID())
+	return u, err
+}
+
+// treeCPU sums a process, its living children, and the children it has reaped.
+func treeCPU(pid int) (float64, error) {
+	parent, err := readStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	total := parent.own + parent.reaped
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range dirs {
+		child, err := strconv.Atoi(filepath.Base(d))
+		if err != nil {
+			continue
+		}
+		// A process that ended in between is counted in reaped the next time.
+		if st, err := readStat(child); err == nil && st.parent == pid {
+			total += st.own
+		}
+	}
+	return total, nil
+}
+
+type procStat struct {
+	parent      int
+	own, reaped float64 // seconds
+}
+
+// readStat parses /proc/PID/stat (proc(5)): fields 4, and 14 to 17.
+func readStat(pid int) (procStat, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return procStat{}, fmt.Errorf("read processor time: %w", err)
+	}
+	// The command may hold blanks and parentheses; fields are counted after it.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	field := func(n int) float64 {
+		v, err := strconv.ParseFloat(string(fields[n-3]), 64)
+		if err != nil {
+			return 0
+		}
+		return v
+	}
+	return procStat{
+		parent: int(field(4)),
+		own:    (field(14) + field(15)) / clockTick,
+		reaped: (field(16) + field(17)) / clockTick,
+	}, nil
+}
