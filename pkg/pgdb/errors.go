@@ -3,6 +3,7 @@ package pgdb
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -47,6 +48,10 @@ func planInvalidated(err error) bool {
 		return pg.Routine == "RevalidateCachedQuery"
 	case "26000": // prepared statement does not exist
 		return true
+	case "42883": // a function is dropped and created again in one transaction
+		return pg.Routine == "ParseFuncOrColumn"
+	case "XX000": // planned with the old function, executed after its replacement
+		return strings.HasPrefix(pg.Routine, "fmgr_info")
 	}
 	return false
 }
