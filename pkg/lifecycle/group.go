@@ -1,0 +1,198 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/queenmq/queen/pkg/logging"
+)
+
+// StopTimeoutDefault bounds the stop of a whole group.
+const StopTimeoutDefault = 25 * time.Second
+
+var (
+	// ErrStop is the cause of the contexts that end because a component stops.
+	ErrStop = errors.New("stopping")
+	// ErrEnded is the failure of a component whose Run returned without one.
+	ErrEnded = errors.New("ended by itself")
+	// ErrStopTimeout says that the deadline passed while something was stopping.
+	ErrStopTimeout = errors.New("stop deadline passed")
+)
+
+// Component is one part of a process. Every function may be nil.
+type Component struct {
+	Name string
+	// Start returns once the next component may start. Its context ends when
+	// the process is asked to stop.
+	Start func(ctx context.Context) error
+	// Run works until its context ends. Returning earlier, with or without an
+	// error, is a failure that stops the whole group.
+	Run func(ctx context.Context) error
+	// Stop releases what Start took; it is called before the context of Run
+	// ends, with the context that carries the deadline.
+	Stop func(ctx context.Context) error
+}
+
+// Config tunes a group.
+type Config struct {
+	StopTimeout time.Duration // default StopTimeoutDefault
+	// Started is called once every component runs.
+	Started func()
+	// Stopping is called when the stop begins, before the first component stops.
+	Stopping func()
+}
+
+// Group is an ordered set of components.
+type Group struct {
+	cfg        Config
+	log        *slog.Logger
+	components []Component
+	running    []*running
+	failures   chan error
+}
+
+// running is a component that has been started.
+type running struct {
+	Component
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when Run has returned
+}
+
+// NewGroup returns an empty group.
+func NewGroup(cfg Config, log *slog.Logger) *Group {
+	if cfg.StopTimeout <= 0 {
+		cfg.StopTimeout = StopTimeoutDefault
+	}
+	return &Group{cfg: cfg, log: log}
+}
+
+// Add appends a component. Later ones may rely on earlier ones.
+func (g *Group) Add(c Component) { g.components = append(g.components, c) }
+
+// Run starts the components, waits until ctx ends or one of them fails, and
+// stops them. A group runs once. The error names the component that failed and
+// those that did not stop in time; a stop that was asked for and went well is nil.
+func (g *Group) Run(ctx context.Context) error {
+	g.failures = make(chan error, len(g.components))
+	cause := g.startAll(ctx)
+	if cause == nil && ctx.Err() == nil {
+		if g.cfg.Started != nil {
+			g.cfg.Started()
+		}
+		select {
+		case <-ctx.Done():
+		case cause = <-g.failures:
+		}
+	}
+	return errors.Join(cause, g.stopAll(ctx))
+}
+
+// startAll starts in order and gives up when one fails, an already started one
+// fails, or ctx ends; the last is no error.
+func (g *Group) startAll(ctx context.Context) error {
+	starting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, c := range g.components {
+		if ctx.Err() != nil {
+			return nil
+		}
+		result := make(chan error, 1)
+		go func() { result <- c.start(starting) }()
+		var failure error
+		select {
+		case failure = <-g.failures:
+			cancel()
+			if err := <-result; err != nil {
+				return failure
+			}
+		case err := <-result:
+			if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("start %s: %w", c.Name, err)
+			}
+		}
+		g.running = append(g.running, g.launch(ctx, c))
+		if failure != nil {
+			return failure
+		}
+	}
+	return nil
+}
+
+func (c Component) start(ctx context.Context) error {
+	if c.Start == nil {
+		return nil
+	}
+	return c.Start(ctx)
+}
+
+// launch runs the component on a context that only its own stop ends: a loop
+// must not end before those that rely on it.
+func (g *Group) launch(ctx context.Context, c Component) *running {
+	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	r := &running{Component: c, cancel: cancel, done: make(chan struct{})}
+	if c.Run == nil {
+		close(r.done)
+		return r
+	}
+	go func() {
+		defer close(r.done)
+		err := c.Run(own)
+		if own.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = ErrEnded
+		}
+		g.failures <- fmt.Errorf("%s: %w", c.Name, err)
+	}()
+	return r
+}
+
+func (g *Group) stopAll(ctx context.Context) error {
+	if g.cfg.Stopping != nil {
+		g.cfg.Stopping()
+	}
+	stopping, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.cfg.StopTimeout, ErrStopTimeout)
+	defer cancel()
+	var problems []error
+	for i := len(g.running) - 1; i >= 0; i-- {
+		r := g.running[i]
+		if err := r.stop(stopping); err != nil {
+			g.log.ErrorContext(ctx, "component did not stop cleanly",
+				slog.String(logging.KeyComponent, r.Name), logging.Err(err))
+			problems = append(problems, fmt.Errorf("stop %s: %w", r.Name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// lastChance is how long a component may take to notice its end when another
+// one has used up the deadline, so that only the culprit is blamed.
+const lastChance = 100 * time.Millisecond
+
+// stop gives every component its turn even after the deadline: cancelling is
+// free, and what can be released at once still is.
+func (r *running) stop(ctx context.Context) error {
+	var err error
+	if r.Stop != nil {
+		err = r.Stop(ctx)
+	}
+	r.cancel(ErrStop)
+	select {
+	case <-r.done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-r.done:
+		return err
+	case <-time.After(lastChance):
+		return errors.Join(err, context.Cause(ctx))
+	}
+}
