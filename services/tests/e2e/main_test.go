@@ -1,0 +1,85 @@
+// Package e2e_test drives a built broker over HTTP against a private
+// PostgreSQL and checks what a client can observe.
+package e2e_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/services/tests/harness"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m))
+}
+
+const (
+	zeroUUID = "00000000-0000-0000-0000-000000000000"
+
+	committedText  = "already committed: the cursor moved past this message before this ack"
+	unresolvedText = "unresolvable: transaction not in the ack window (hash purged or never pushed); if leased, the message redelivers"
+	leaseText      = "invalid or expired lease"
+)
+
+// shared answers the common broker and a queue name of this test alone.
+func shared(t *testing.T) (*harness.Broker, string) {
+	t.Helper()
+	return harness.Shared(t), queueName(t)
+}
+
+// queueName is unique and holds no dot, so that it derives no task.
+func queueName(t *testing.T) string {
+	t.Helper()
+	name := regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(t.Name(), "-")
+	return name[:min(len(name), 80)] + "-" + rand.Text()[:8]
+}
+
+// numbers are the JSON texts of from to to-1, the payloads of PushEach.
+func numbers(from, to int) []string {
+	out := make([]string, 0, max(0, to-from))
+	for i := from; i < to; i++ {
+		out = append(out, strconv.Itoa(i))
+	}
+	return out
+}
+
+// lanes are n partition names.
+func lanes(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("lane-%02d", i)
+	}
+	return out
+}
+
+// requireUUIDv7 requires a time-ordered id in its canonical text form.
+func requireUUIDv7(t testing.TB, id string) {
+	t.Helper()
+	require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, id)
+}
+
+// requireKeys requires exactly these members of a JSON object.
+func requireKeys(t testing.TB, object map[string]any, keys ...string) {
+	t.Helper()
+	got := make([]string, 0, len(object))
+	for k := range object {
+		got = append(got, k)
+	}
+	slices.Sort(got)
+	slices.Sort(keys)
+	require.Equal(t, keys, got)
+}
+
+// repeat is a text of n bytes that does not compress to nothing.
+func repeat(n int) string {
+	const unit = "the quick brown fox jumps over the lazy dog 0123456789 "
+	return strings.Repeat(unit, n/len(unit)+1)[:n]
+}

@@ -1,0 +1,143 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// requestTimeout bounds one request, long polls included.
+const requestTimeout = 60 * time.Second
+
+// Client speaks to one broker. It is safe for concurrent use.
+type Client struct {
+	// URL is the base address, without a trailing slash.
+	URL  string
+	http *http.Client
+}
+
+// NewClient makes a client with connections of its own.
+func NewClient(url string) *Client {
+	return &Client{URL: url, http: &http.Client{
+		Timeout:   requestTimeout,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true},
+	}}
+}
+
+// CloseIdle drops the kept connections.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+
+// Answer is one response.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Call sends one request. A nil body sends none; header entries alternate
+// between name and value.
+func (c *Client) Call(ctx context.Context, method, path string, body []byte, header ...string) (Answer, error) {
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, reader)
+	if err != nil {
+		return Answer{}, err
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return Answer{Status: res.StatusCode, Header: res.Header, Body: text}, err
+}
+
+// Get sends a GET without a body.
+func (c *Client) Get(t testing.TB, path string) Answer {
+	t.Helper()
+	a, err := c.Call(t.Context(), http.MethodGet, path, nil)
+	require.NoError(t, err, "GET %s", path)
+	return a
+}
+
+// Post sends a JSON text as it is.
+func (c *Client) Post(t testing.TB, path, body string) Answer {
+	t.Helper()
+	a, err := c.Call(t.Context(), http.MethodPost, path, []byte(body), "Content-Type", "application/json")
+	require.NoError(t, err, "POST %s", path)
+	return a
+}
+
+// Delete sends a DELETE without a body.
+func (c *Client) Delete(t testing.TB, path string) Answer {
+	t.Helper()
+	a, err := c.Call(t.Context(), http.MethodDelete, path, nil)
+	require.NoError(t, err, "DELETE %s", path)
+	return a
+}
+
+// String shows an answer in a failure message.
+func (a Answer) String() string {
+	return fmt.Sprintf("%d %.1000s", a.Status, a.Body)
+}
+
+// Into decodes the body.
+func (a Answer) Into(t testing.TB, v any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(a.Body, v), "body: %s", a)
+}
+
+// Object is the body as a JSON object.
+func (a Answer) Object(t testing.TB) map[string]any {
+	t.Helper()
+	var v map[string]any
+	a.Into(t, &v)
+	return v
+}
+
+// Objects is the body as a JSON array of objects.
+func (a Answer) Objects(t testing.TB) []map[string]any {
+	t.Helper()
+	var v []map[string]any
+	a.Into(t, &v)
+	return v
+}
+
+// ErrorText is the value of the only key of an error envelope.
+func (a Answer) ErrorText(t testing.TB) string {
+	t.Helper()
+	require.Equal(t, "application/json", mediaType(a.Header), "error answers are JSON")
+	body := a.Object(t)
+	require.Len(t, body, 1, "an error envelope has exactly one key: %s", a)
+	text, ok := body["error"].(string)
+	require.True(t, ok, "an error envelope holds a text: %s", a)
+	return text
+}
+
+// mediaType is Content-Type without its parameters.
+func mediaType(h http.Header) string {
+	value := h.Get("Content-Type")
+	if i := bytes.IndexByte([]byte(value), ';'); i >= 0 {
+		value = value[:i]
+	}
+	return value
+}
+
+func decode(a Answer, v any) error {
+	if err := json.Unmarshal(a.Body, v); err != nil {
+		return fmt.Errorf("decode %s: %w", a, err)
+	}
+	return nil
+}

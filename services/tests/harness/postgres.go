@@ -1,0 +1,133 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/pglocal"
+)
+
+// postgres is the server of one test binary: a private one, or the one that
+// QUEEN_TEST_PG_URL names.
+type postgres struct {
+	url    string // of the maintenance database
+	admin  *pgxpool.Pool
+	number atomic.Int64 // of the next database
+}
+
+// Database is one database of that server, without the schema until a broker
+// applies it.
+type Database struct {
+	Name string
+	// Pool is the suite's own way in, past the broker.
+	Pool *pgxpool.Pool
+	env  []string // how a broker connects
+}
+
+func (s *suite) startPostgres() (*postgres, error) {
+	url := os.Getenv("QUEEN_TEST_PG_URL")
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if url == "" {
+		server, err := s.startServer(ctx, "postgres")
+		if err != nil {
+			return nil, err
+		}
+		url = server.URL("postgres")
+	}
+	admin, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	s.onClose(admin.Close)
+	return &postgres{url: url, admin: admin}, nil
+}
+
+// startServer runs a private server whose data need not survive the machine.
+func (s *suite) startServer(ctx context.Context, name string) (*pglocal.Server, error) {
+	server, err := pglocal.Start(ctx, pglocal.Options{
+		Dir: filepath.Join(s.dir, name), Fast: true,
+		Settings: map[string]string{"max_connections": "400"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	s.onClose(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s.fault(server.Stop(ctx))
+	})
+	return server, nil
+}
+
+// create makes an empty database.
+func (p *postgres) create(ctx context.Context) (*Database, error) {
+	name := "queen_e2e_" + strconv.Itoa(os.Getpid()) + "_" + strconv.FormatInt(p.number.Add(1), 10)
+	if _, err := p.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+		return nil, fmt.Errorf("create a database: %w", err)
+	}
+	return openDatabase(ctx, p.url, name)
+}
+
+func openDatabase(ctx context.Context, url, name string) (*Database, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the PostgreSQL address: %w", err)
+	}
+	cfg.ConnConfig.Database = name
+	cfg.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return &Database{Name: name, Pool: pool, env: []string{
+		"PG_HOST=" + cfg.ConnConfig.Host,
+		"PG_PORT=" + strconv.Itoa(int(cfg.ConnConfig.Port)),
+		"PG_USER=" + cfg.ConnConfig.User,
+		"PG_PASSWORD=" + cfg.ConnConfig.Password,
+		"PG_DATABASE=" + name,
+		"PG_USE_SSL=false",
+	}}, nil
+}
+
+// drop removes a database, whoever is still connected to it.
+func (p *postgres) drop(ctx context.Context, db *Database) error {
+	db.Pool.Close()
+	_, err := p.admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{db.Name}.Sanitize()+" WITH (FORCE)")
+	if err != nil {
+		return fmt.Errorf("drop a database: %w", err)
+	}
+	return nil
+}
+
+// Exec runs one statement past the broker and answers the rows it touched.
+func (d *Database) Exec(t testing.TB, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := d.Pool.Exec(t.Context(), sql, args...)
+	require.NoError(t, err, sql)
+	return tag.RowsAffected()
+}
+
+// Row scans the only row of a query.
+func (d *Database) Row(t testing.TB, sql string, args, dst []any) {
+	t.Helper()
+	require.NoError(t, d.Pool.QueryRow(t.Context(), sql, args...).Scan(dst...), sql)
+}
+
+// Value is the only value of a query.
+func Value[T any](t testing.TB, d *Database, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	d.Row(t, sql, args, []any{&v})
+	return v
+}

@@ -1,0 +1,159 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queenmq/queen/services/tests/process"
+)
+
+const (
+	// startTimeout bounds whatever has to come up: building, initdb, first boot.
+	startTimeout = 5 * time.Minute
+
+	// parallelTests is the number of tests in flight at once. They mostly wait
+	// for a server, so the number of processors (the default) is too few.
+	parallelTests = "12"
+)
+
+// suite is what one test binary shares: the built broker, the PostgreSQL
+// server, and one broker for every test that needs no configuration of its own.
+type suite struct {
+	dir string
+
+	binary   func() (string, error)
+	postgres func() (*postgres, error)
+	shared   func() (*Broker, error)
+
+	mu      sync.Mutex
+	closers []func() // run last to first
+	faults  []error  // noticed while stopping
+}
+
+var current *suite
+
+// Main runs the tests of a package and stops what they started. It answers the
+// exit code, which is not zero when a broker crashed or reported a data race,
+// even if every assertion held.
+func Main(m *testing.M) int {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f != nil && !flagGiven("test.parallel") {
+		_ = f.Value.Set(parallelTests)
+	}
+	dir, err := os.MkdirTemp("", "queen-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "create a folder:", err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	// The server may run as another user and must reach its data directory.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, "open the folder:", err)
+		return 1
+	}
+	current = newSuite(dir)
+	code := m.Run()
+	for _, fault := range current.close() {
+		fmt.Fprintln(os.Stderr, "FAIL:", fault)
+		code = max(code, 1)
+	}
+	return code
+}
+
+func flagGiven(name string) bool {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
+func newSuite(dir string) *suite {
+	s := &suite{dir: dir}
+	s.binary = sync.OnceValues(s.buildBroker)
+	s.postgres = sync.OnceValues(s.startPostgres)
+	s.shared = sync.OnceValues(s.startShared)
+	return s
+}
+
+// onClose registers something to stop at the end of the run.
+func (s *suite) onClose(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, fn)
+}
+
+func (s *suite) fault(err error) {
+	if err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, err)
+}
+
+func (s *suite) close() []error {
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		s.closers[i]()
+	}
+	return s.faults
+}
+
+// buildBroker compiles the broker once. QUEEN_BROKER_BIN names a ready one;
+// QUEEN_TEST_RACE=1 builds it with the race detector.
+func (s *suite) buildBroker() (string, error) {
+	if path := os.Getenv("QUEEN_BROKER_BIN"); path != "" {
+		return filepath.Abs(path)
+	}
+	root, err := workspaceRoot()
+	if err != nil {
+		return "", err
+	}
+	var flags []string
+	if os.Getenv("QUEEN_TEST_RACE") == "1" {
+		flags = append(flags, "-race")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	out := filepath.Join(s.dir, "queen-broker")
+	return out, process.Build(ctx, root, "./services/broker", out, flags...)
+}
+
+// workspaceRoot is the folder of go.work above this package.
+func workspaceRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("no go.work above the test package")
+		}
+		dir = parent
+	}
+}
+
+// crashMarks are lines that a healthy broker never writes.
+func crashMarks() []string {
+	return []string{"WARNING: DATA RACE", "panic:", "fatal error:", "goroutine stack exceeds"}
+}
+
+// checkLog reports a crash or a race that no assertion may have noticed.
+func checkLog(text string) error {
+	for _, mark := range crashMarks() {
+		if i := strings.Index(text, mark); i >= 0 {
+			return fmt.Errorf("the broker's log holds %q:\n%s", mark, text[i:min(len(text), i+4000)])
+		}
+	}
+	return nil
+}
