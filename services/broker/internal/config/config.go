@@ -1,0 +1,242 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	env "github.com/queenmq/queen/pkg/config"
+	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/opsserver"
+	"github.com/queenmq/queen/pkg/pgdb"
+)
+
+// Config is the configuration of a broker. Each part is one block of the log at
+// start.
+type Config struct {
+	Server   Server
+	Ops      opsserver.Config
+	Postgres pgdb.Config
+	Engine   Engine
+	Flow     Flow
+	Security Security
+	Logging  logging.Config
+}
+
+// Server is the process and its client listener.
+type Server struct {
+	Port     int    `envconfig:"PORT" default:"6632"`
+	BindAddr string `envconfig:"QUEEN_BIND_ADDR" default:"0.0.0.0"` // host or IP, without a port
+	// ServerID is a cosmetic name of this instance; HOSTNAME, then a random one, stand in.
+	ServerID string `envconfig:"QUEEN_SERVER_ID" alias:"HOSTNAME"`
+	// MaxBodyBytes bounds one request body, MaxInflightBytes those of all requests at work.
+	MaxBodyBytes     int64 `envconfig:"QUEEN_MAX_BODY_BYTES" default:"67108864"`
+	MaxInflightBytes int64 `envconfig:"QUEEN_MAX_INFLIGHT_BYTES" default:"268435456"`
+	// ApplySchema brings the database to this binary's schema at start.
+	ApplySchema bool          `envconfig:"QUEEN_APPLY_SCHEMA" default:"true"`
+	BootDBWait  time.Duration `envconfig:"QUEEN_BOOT_DB_WAIT_MS" default:"60000"`
+	// ShutdownTimeout bounds a stop, from the signal to the end of the process.
+	ShutdownTimeout time.Duration `envconfig:"QUEEN_SHUTDOWN_TIMEOUT_MS" default:"25000"`
+}
+
+// Engine is how messages are stored.
+type Engine struct {
+	PushDeadline time.Duration `envconfig:"QUEEN_PUSH_DEADLINE_MS" default:"10000"` // a push keeps trying for this long
+	ZstdLevel    int           `envconfig:"QUEEN_V2_ZSTD_LEVEL" default:"3"`
+	// PoolReserve is the number of pooled connections that the message plane
+	// leaves to health checks, settings and listings.
+	PoolReserve int `envconfig:"QUEEN_ADMISSION_POOL_RESERVE" default:"8"`
+}
+
+// Flow is how consumers wait.
+type Flow struct {
+	// DefaultTimeout parks a pop that asks to wait and names no timeout.
+	DefaultTimeout  time.Duration `envconfig:"DEFAULT_TIMEOUT" alias:"POP_DEFAULT_TIMEOUT_MS" default:"30000"`
+	InitialInterval time.Duration `envconfig:"POP_WAIT_INITIAL_INTERVAL_MS" default:"100"`
+	// Threshold is the number of fruitless looks before the interval grows.
+	Threshold   int           `envconfig:"POP_WAIT_BACKOFF_THRESHOLD" default:"3"`
+	Multiplier  float64       `envconfig:"POP_WAIT_BACKOFF_MULTIPLIER" default:"2.0"`
+	MaxInterval time.Duration `envconfig:"POP_WAIT_MAX_INTERVAL_MS" default:"1000"`
+	// SubscriptionMode is where a group starts that names no start of its own.
+	SubscriptionMode string `envconfig:"DEFAULT_SUBSCRIPTION_MODE" default:"all" allowed:"all,new"`
+	// PendingGate puts a cheap probe before the repeated looks of a parked pop.
+	PendingGate bool `envconfig:"QUEEN_POP_PENDING_GATE" default:"true"`
+}
+
+// Security is what guards the broker. This version guards nothing, and must not
+// start where somebody believes that it does.
+type Security struct {
+	JWT     bool `envconfig:"JWT_ENABLED" default:"false"`
+	Tenancy bool `envconfig:"QUEEN_TENANCY_HEADER" default:"false"`
+	// EncryptionKey only leads to a warning: queues that ask for encryption are
+	// stored as plain text.
+	EncryptionKey env.Secret `envconfig:"QUEEN_ENCRYPTION_KEY"`
+}
+
+// Validate refuses guards that do not exist.
+func (s Security) Validate() error {
+	var problems []error
+	if s.JWT {
+		problems = append(problems, &env.Problem{
+			Name: "JWT_ENABLED", Value: "true", Allowed: "only false (this version has no authentication)",
+		})
+	}
+	if s.Tenancy {
+		problems = append(problems, &env.Problem{
+			Name: "QUEEN_TENANCY_HEADER", Value: "true", Allowed: "only false (this version has one tenant)",
+		})
+	}
+	return errors.Join(problems...)
+}
+
+const (
+	maxBytes = 1 << 40
+	maxWait  = 24 * time.Hour
+	maxLooks = 1 << 20
+)
+
+// Load reads the environment. The error names every problem.
+func Load() (*Config, error) {
+	c := &Config{}
+	if err := env.Load(c); err != nil {
+		return nil, err
+	}
+	if c.Server.ServerID == "" {
+		c.Server.ServerID = "queen-" + uuid.NewString()[:8]
+	}
+	c.Postgres.ApplicationName = "queen-broker"
+	return c, nil
+}
+
+// Addr is the address of the client listener.
+func (s Server) Addr() string { return net.JoinHostPort(s.BindAddr, strconv.Itoa(s.Port)) }
+
+// Validate checks the bounds of the process and its listener.
+func (s Server) Validate() error {
+	problems := []error{
+		env.Between("PORT", s.Port, 1, 65535),
+		env.Between("QUEEN_MAX_BODY_BYTES", s.MaxBodyBytes, 1, maxBytes),
+		env.Between("QUEEN_MAX_INFLIGHT_BYTES", s.MaxInflightBytes, 1, maxBytes),
+		env.MillisBetween("QUEEN_BOOT_DB_WAIT_MS", s.BootDBWait, 0, maxWait),
+		env.MillisBetween("QUEEN_SHUTDOWN_TIMEOUT_MS", s.ShutdownTimeout, time.Millisecond, maxWait),
+	}
+	if s.MaxInflightBytes < s.MaxBodyBytes {
+		problems = append(problems, &env.Problem{
+			Name: "QUEEN_MAX_INFLIGHT_BYTES", Value: strconv.FormatInt(s.MaxInflightBytes, 10),
+			Allowed: fmt.Sprintf("at least QUEEN_MAX_BODY_BYTES (%d), so that the largest body fits,", s.MaxBodyBytes),
+		})
+	}
+	if !isHost(s.BindAddr) {
+		problems = append(problems, &env.Problem{
+			Name: "QUEEN_BIND_ADDR", Value: s.BindAddr, Allowed: "a host name or an IP address without a port (the port is PORT)",
+		})
+	}
+	return errors.Join(problems...)
+}
+
+// isHost accepts what can stand before a port: a name, an IPv4 address or a bare IPv6 one.
+func isHost(s string) bool {
+	if strings.Contains(s, ":") {
+		return net.ParseIP(strings.Split(s, "%")[0]) != nil
+	}
+	return !strings.ContainsAny(s, "/[] \t")
+}
+
+// Validate checks the bounds of the engine.
+func (e Engine) Validate() error {
+	return errors.Join(
+		env.MillisBetween("QUEEN_PUSH_DEADLINE_MS", e.PushDeadline, time.Millisecond, maxWait),
+		env.Between("QUEEN_V2_ZSTD_LEVEL", e.ZstdLevel, 1, 22),
+		env.Between("QUEEN_ADMISSION_POOL_RESERVE", e.PoolReserve, 0, 10000),
+	)
+}
+
+// Slots is how many requests of the message plane may use the database at once.
+// The reserve never takes more than half of a small pool.
+func (c *Config) Slots() int {
+	return c.Postgres.PoolSize - min(c.Engine.PoolReserve, c.Postgres.PoolSize/2)
+}
+
+// Validate checks the bounds of waiting.
+func (f Flow) Validate() error {
+	problems := []error{
+		env.MillisBetween("DEFAULT_TIMEOUT", f.DefaultTimeout, time.Millisecond, maxWait),
+		env.MillisBetween("POP_WAIT_INITIAL_INTERVAL_MS", f.InitialInterval, time.Millisecond, maxWait),
+		env.MillisBetween("POP_WAIT_MAX_INTERVAL_MS", f.MaxInterval, time.Millisecond, maxWait),
+		env.Between("POP_WAIT_BACKOFF_THRESHOLD", f.Threshold, 1, maxLooks),
+	}
+	if f.Multiplier < 1 || f.Multiplier > 1000 {
+		problems = append(problems, &env.Problem{
+			Name: "POP_WAIT_BACKOFF_MULTIPLIER", Value: strconv.FormatFloat(f.Multiplier, 'g', -1, 64), Allowed: "a number between 1 and 1000",
+		})
+	}
+	return errors.Join(problems...)
+}
+
+// Show logs the resolved values, one block a subsystem, and warns about what
+// looks like a mistake.
+func (c *Config) Show(ctx context.Context, log *slog.Logger) {
+	trust, verified := c.trust()
+	env.Show(ctx, log, "server", &c.Server)
+	env.Show(ctx, log, "operations", &c.Ops)
+	env.Show(ctx, log, "postgres", &c.Postgres, slog.String("ssl_trust", trust), slog.Bool("ssl_verified", verified))
+	env.Show(ctx, log, "engine", &c.Engine, slog.Int("slots", c.Slots()))
+	env.Show(ctx, log, "flow", &c.Flow)
+	env.Show(ctx, log, "security", &c.Security)
+	env.Show(ctx, log, "logging", &c.Logging)
+	c.warn(ctx, log, trust)
+	c.warnUnknown(ctx, log, os.Environ())
+}
+
+func (c *Config) warn(ctx context.Context, log *slog.Logger, trust string) {
+	if c.Security.EncryptionKey != "" {
+		log.WarnContext(ctx, "this version does not encrypt payloads", slog.String(logging.KeyVariable, "QUEEN_ENCRYPTION_KEY"))
+	}
+	switch {
+	case trust == "accept-any":
+		log.WarnContext(ctx, "any certificate of PostgreSQL is accepted", slog.String(logging.KeyVariable, "PG_SSL_REJECT_UNAUTHORIZED"))
+	case trust == "supplied-ca" && !c.Postgres.SSLVerify:
+		log.WarnContext(ctx, "certificates are verified against the given CA in spite of this variable",
+			slog.String(logging.KeyVariable, "PG_SSL_REJECT_UNAUTHORIZED"))
+	}
+}
+
+// trust names what a certificate of PostgreSQL is checked against.
+func (c *Config) trust() (name string, verified bool) {
+	switch pg := c.Postgres; {
+	case !pg.UseSSL:
+		return "plaintext", false
+	case pg.SSLRootCert != "":
+		return "supplied-ca", true
+	case !pg.SSLVerify:
+		return "accept-any", false
+	}
+	return "system-roots", true
+}
+
+// warnUnknown reports variables that look like ours and that nothing reads:
+// misspelt ones, and those of features this version does not have. The tests'
+// own variables share the prefix.
+func (c *Config) warnUnknown(ctx context.Context, log *slog.Logger, environ []string) {
+	for _, u := range env.FindUnknown(environ, "QUEEN_", c) {
+		if strings.HasPrefix(u.Name, "QUEEN_TEST_") {
+			continue
+		}
+		attrs := []slog.Attr{slog.String(logging.KeyVariable, u.Name)}
+		if u.Hint != "" {
+			attrs = append(attrs, slog.String("did_you_mean", u.Hint))
+		}
+		log.LogAttrs(ctx, slog.LevelWarn, "environment variable is not read", attrs...)
+	}
+	if os.Getenv("FILE_BUFFER_DIR") != "" {
+		log.WarnContext(ctx, "this version has no disk spool", slog.String(logging.KeyVariable, "FILE_BUFFER_DIR"))
+	}
+}

@@ -1,0 +1,139 @@
+package config_test
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/logtest"
+	"github.com/queenmq/queen/pkg/opsserver"
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/services/broker/internal/config"
+)
+
+// cleanEnv hides the variables of whoever runs the tests. They set the process
+// environment, so they cannot run in parallel.
+func cleanEnv(t *testing.T, pairs ...string) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		for _, prefix := range []string{"QUEEN_", "PG_", "DB_", "POP_", "LOG_", "RUST_LOG", "DEFAULT_", "PORT", "HOSTNAME", "JWT_", "FILE_BUFFER_"} {
+			if strings.HasPrefix(name, prefix) {
+				t.Setenv(name, "") // restores it afterwards
+				require.NoError(t, os.Unsetenv(name))
+			}
+		}
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		t.Setenv(pairs[i], pairs[i+1])
+	}
+}
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
+	cleanEnv(t, "HOSTNAME", "pod-1")
+	got, err := config.Load()
+	require.NoError(t, err)
+	require.Equal(t, &config.Config{
+		Server: config.Server{
+			Port: 6632, BindAddr: "0.0.0.0", ServerID: "pod-1", MaxBodyBytes: 64 << 20, MaxInflightBytes: 256 << 20,
+			ApplySchema: true, BootDBWait: time.Minute, ShutdownTimeout: 25 * time.Second,
+		},
+		Ops: opsserver.Config{Addr: ":6640"},
+		Postgres: pgdb.Config{
+			Host: "localhost", Port: 5432, User: "postgres", Password: "postgres", Database: "postgres",
+			SSLVerify: true, PoolSize: 40, StatementTimeout: 30000, ApplicationName: "queen-broker",
+		},
+		Engine: config.Engine{PushDeadline: 10 * time.Second, ZstdLevel: 3, PoolReserve: 8},
+		Flow: config.Flow{
+			DefaultTimeout: 30 * time.Second, InitialInterval: 100 * time.Millisecond, Threshold: 3, Multiplier: 2,
+			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
+		},
+		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
+	}, got)
+	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
+	require.Equal(t, 32, got.Slots())
+}
+
+func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
+	cleanEnv(t, "PORT", "0", "QUEEN_BIND_ADDR", "0.0.0.0:6632", "QUEEN_MAX_INFLIGHT_BYTES", "1000", "QUEEN_APPLY_SCHEMA", "2",
+		"QUEEN_STMT_TIMEOUT_MS", "100001", "PG_PORT", "x", "DB_POOL_SIZE", "1", "PG_SSL_ROOT_CERT", "/etc/ca.pem",
+		"QUEEN_V2_ZSTD_LEVEL", "23", "POP_WAIT_BACKOFF_MULTIPLIER", "0.5", "DEFAULT_SUBSCRIPTION_MODE", "newest",
+		"JWT_ENABLED", "true", "QUEEN_TENANCY_HEADER", "1", "LOG_LEVEL", "chatty", "QUEEN_OPS_ADDR", "6640")
+	_, err := config.Load()
+	for _, want := range []string{
+		`PORT="0": a whole number between 1 and 65535 is allowed`,
+		`QUEEN_BIND_ADDR="0.0.0.0:6632": a host name or an IP address without a port`,
+		`QUEEN_MAX_INFLIGHT_BYTES="1000": at least QUEEN_MAX_BODY_BYTES (67108864)`,
+		`QUEEN_APPLY_SCHEMA="2": true/false`,
+		`QUEEN_STMT_TIMEOUT_MS=100001: 1 to 100000 is allowed`,
+		`PG_PORT="x": a whole number is allowed`,
+		`DB_POOL_SIZE=1: 2 to 10000 is allowed`,
+		`PG_SSL_ROOT_CERT: the content of a PEM certificate is allowed (not a path)`,
+		`QUEEN_V2_ZSTD_LEVEL="23": a whole number between 1 and 22 is allowed`,
+		`POP_WAIT_BACKOFF_MULTIPLIER="0.5": a number between 1 and 1000 is allowed`,
+		`DEFAULT_SUBSCRIPTION_MODE="newest": all or new is allowed`,
+		`JWT_ENABLED="true": only false (this version has no authentication) is allowed`,
+		`QUEEN_TENANCY_HEADER="true": only false (this version has one tenant) is allowed`,
+		`LOG_LEVEL="chatty": one level out of trace`,
+		`QUEEN_OPS_ADDR="6640": host:port`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.ErrorContains(t, err, "configuration: 15 problems\n")
+}
+
+func TestBindAddressTakesHostsOnly(t *testing.T) {
+	for _, good := range []string{"", "localhost", "127.0.0.1", "::1", "::", "fe80::1%eth0", "broker-0.queen"} {
+		cleanEnv(t, "QUEEN_BIND_ADDR", good)
+		_, err := config.Load()
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []string{"localhost:6632", ":6632", "[::1]:6632", "[::1]", "http://x", "a b", "1.2.3.4:x"} {
+		cleanEnv(t, "QUEEN_BIND_ADDR", bad)
+		_, err := config.Load()
+		require.ErrorContains(t, err, "QUEEN_BIND_ADDR", bad)
+	}
+}
+
+func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
+	cleanEnv(t, "PG_PASSWORD", "letmein", "QUEEN_MAX_BODY_BYTE", "1", "QUEEN_TEST_PG_URL", "x", "FILE_BUFFER_DIR", "/tmp",
+		"PG_USE_SSL", "on", "PG_SSL_REJECT_UNAUTHORIZED", "off", "QUEEN_SWEEPER_LEASE_MS", "5",
+		"QUEEN_ENCRYPTION_KEY", "00ff00ff")
+	got, err := config.Load()
+	require.NoError(t, err)
+	require.Regexp(t, `^queen-[0-9a-f]{8}$`, got.Server.ServerID)
+	log, lines := logtest.NewRecorder()
+	got.Show(t.Context(), log)
+
+	require.NotContains(t, lines.String(), "letmein")
+	require.NotContains(t, lines.String(), "00ff00ff")
+	for _, want := range []string{
+		`msg="config: server" PORT=6632 QUEEN_BIND_ADDR=0.0.0.0`,
+		`msg="config: postgres" PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
+		`ssl_trust=accept-any ssl_verified=false`,
+		`msg="config: engine" QUEEN_PUSH_DEADLINE_MS=10000 QUEEN_V2_ZSTD_LEVEL=3 QUEEN_ADMISSION_POOL_RESERVE=8 slots=32`,
+		`msg="config: flow" DEFAULT_TIMEOUT=30000`,
+		`msg="config: logging" RUST_LOG=info QUEEN_LOG_JSON=false`,
+		`level=WARN msg="environment variable is not read" variable=QUEEN_MAX_BODY_BYTE did_you_mean=QUEEN_MAX_BODY_BYTES`,
+		`level=WARN msg="environment variable is not read" variable=QUEEN_SWEEPER_LEASE_MS` + "\n",
+		`msg="this version has no disk spool" variable=FILE_BUFFER_DIR`,
+		`msg="any certificate of PostgreSQL is accepted"`,
+		`msg="this version does not encrypt payloads"`,
+	} {
+		require.Contains(t, lines.String(), want)
+	}
+	require.NotContains(t, lines.String(), "QUEEN_TEST_PG_URL")
+}
+
+func TestSlotsLeaveConnectionsToTheRest(t *testing.T) {
+	t.Parallel()
+	for pool, want := range map[int]int{2: 1, 8: 4, 20: 12, 40: 32, 160: 152} {
+		c := config.Config{Postgres: pgdb.Config{PoolSize: pool}, Engine: config.Engine{PoolReserve: 8}}
+		require.Equal(t, want, c.Slots())
+	}
+}
