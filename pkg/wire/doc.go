@@ -1,0 +1,20 @@
+// Package wire is the broker's HTTP vocabulary: requests parsed from bytes, and
+// responses rendered to bytes. It decides what a well-formed request is; it
+// knows nothing of HTTP servers, engines or databases.
+//
+// What is decided here about JSON:
+//
+//   - A body is one JSON object in UTF-8 without a byte order mark, with
+//     nothing after it. Invalid UTF-8 anywhere is refused.
+//   - A payload is any JSON value. Its bytes are kept exactly as sent, from its
+//     first to its last byte; blanks around it are not part of it. Repeated
+//     keys, numbers of any size and unpaired surrogate escapes inside it are
+//     the sender's business and survive unchanged.
+//   - Payload slices alias the body: the caller keeps the body alive and
+//     unchanged for as long as it uses them.
+//   - A value nested deeper than MaxDepth is refused.
+//   - A known key given twice in an envelope or an item is refused; unknown
+//     keys are ignored. null means "not given", except for a payload.
+//   - Names (queue, partition, group, transaction id, lease id) are limited in
+//     length and hold no control characters; see CheckName.
+package wire

@@ -1,0 +1,27 @@
+package wire
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Error is a request that cannot be served, with the status and the text that
+// the client gets.
+type Error struct {
+	Status int
+	Text   string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Text }
+
+// badBody is a 400 for a body, in the words the sheet asks for.
+func badBody(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	return &Error{http.StatusBadRequest, "bad body: " + strings.TrimPrefix(text, "jsontext: ")}
+}
+
+func badRequest(format string, args ...any) error {
+	return &Error{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
