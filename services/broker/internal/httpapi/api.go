@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho"
+	"golang.org/x/time/rate"
+
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+)
+
+// outageLogInterval thins out the log of an outage, in which every request
+// fails in the same way.
+const outageLogInterval = time.Second
+
+// API is the HTTP surface. It is safe for concurrent use.
+type API struct {
+	cfg     Config
+	deps    Deps
+	echo    *echo.Echo
+	bodies  *bodies
+	metrics *metrics
+	outage  rate.Sometimes
+	began   time.Time
+}
+
+// New builds the surface. It fails only when an instrument cannot be created.
+func New(cfg Config, deps Deps) (*API, error) {
+	if deps.QueueChanged == nil {
+		deps.QueueChanged = func(uuid.UUID, string) {}
+	}
+	a := &API{
+		cfg: cfg, deps: deps, echo: echo.New(), bodies: newBodies(cfg), began: time.Now(),
+		outage: rate.Sometimes{First: 1, Interval: outageLogInterval},
+	}
+	var err error
+	if a.metrics, err = newMetrics(deps.Meter, a.bodies); err != nil {
+		return nil, err
+	}
+	if deps.Tracers != nil {
+		a.echo.Use(otelecho.Middleware("queen-broker",
+			otelecho.WithTracerProvider(deps.Tracers), otelecho.WithPropagators(deps.Propagator)))
+	}
+	a.echo.Use(a.observe)
+	a.addRoutes()
+	return a, nil
+}
+
+func (a *API) addRoutes() {
+	e := a.echo
+	e.POST("/api/v1/push", a.push)
+	// No HEAD on pops: it would lease messages that nobody receives.
+	e.GET("/api/v1/pop", a.popDiscover)
+	e.GET("/api/v1/pop/queue/:queue", a.popQueue)
+	// A client that does not escape the slashes of a partition sends more segments.
+	e.GET("/api/v1/pop/queue/:queue/partition/*", a.popPartition)
+	e.POST("/api/v1/ack", a.ack)
+	e.POST("/api/v1/ack/batch", a.ackBatch)
+	e.POST("/api/v1/lease/:leaseId/extend", a.extend)
+	e.POST("/api/v1/transaction", a.transaction)
+
+	e.POST("/api/v1/configure", a.configure)
+	a.read("/api/v1/resources/queues", a.listQueues)
+	a.read("/api/v1/resources/queues/:queue", a.getQueue)
+	e.DELETE("/api/v1/resources/queues/:queue", a.deleteQueue)
+	// Without a route below it, the router would let :queue swallow slashes.
+	e.RouteNotFound("/api/v1/resources/queues/:queue/*", func(echo.Context) error { return errNoRoute })
+	a.read("/api/v1/dlq", a.dlq)
+
+	a.read("/health", a.health)
+	a.read("/status", a.status)
+	a.read("/metrics", a.counters)
+	a.read("/metrics/prometheus", a.prometheus)
+}
+
+// read adds a route that changes nothing, so that HEAD is harmless.
+func (a *API) read(path string, h echo.HandlerFunc) {
+	a.echo.GET(path, h)
+	a.echo.HEAD(path, h)
+}
+
+// ServeHTTP routes on the path as it was sent: an escaped slash inside a name
+// must not separate segments. Names are decoded by the handlers, once.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r.URL.RawPath = r.URL.EscapedPath()
+	a.echo.ServeHTTP(w, r)
+}
+
+// tenant is the tenant of a request. There is one while tenancy is not built.
+func (a *API) tenant(echo.Context) uuid.UUID { return store.DefaultTenant() }
+
+// producer is the authenticated sender. There is none while authentication is
+// not built.
+func (a *API) producer(echo.Context) string { return "" }
+
+// name decodes and checks a name in the path.
+func name(c echo.Context, param, kind string) (string, error) {
+	decoded, err := unescape(c.Param(param), kind)
+	if err != nil {
+		return "", err
+	}
+	if err := wire.CheckName(kind, decoded); err != nil {
+		return "", err
+	}
+	return decoded, nil
+}
+
+func unescape(raw, kind string) (string, error) {
+	decoded, err := url.PathUnescape(raw)
+	if err != nil {
+		return "", badRequest(fmt.Sprintf("bad %s in the path: %v", kind, err))
+	}
+	return decoded, nil
+}
+
+// query parses the query string; url.Values of the standard library would drop
+// what does not parse.
+func query(c echo.Context) (url.Values, error) {
+	q, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("bad query: " + strings.TrimPrefix(err.Error(), "invalid "))
+	}
+	return q, nil
+}
+
+func badRequest(text string) error {
+	return &wire.Error{Status: http.StatusBadRequest, Text: text}
+}
+
+// withBody reads the request body for the duration of use.
+func (a *API) withBody(c echo.Context, use func(body []byte) error) error {
+	b, err := a.bodies.read(c.Response(), c.Request())
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	return use(b.bytes())
+}

@@ -1,0 +1,163 @@
+package httpapi_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/httpapi"
+)
+
+// pushOf is a push body of exactly n bytes.
+func pushOf(n int) string {
+	const head, tail = `{"items":[{"queue":"q","payload":"`, `"}]}`
+	return head + strings.Repeat("x", n-len(head)-len(tail)) + tail
+}
+
+func TestBodyLimitHoldsOnBothSidesOfIt(t *testing.T) {
+	t.Parallel()
+	const limit = 200_000 // beyond the first reservation of a chunked body
+	b := setup(t, func(c *httpapi.Config) { c.MaxBodyBytes = limit })
+	sizes := make(chan int, 1)
+	b.push = func(_ context.Context, items []wire.PushItem) ([]wire.PushResult, error) {
+		sizes <- len(items[0].Payload)
+		return nil, nil
+	}
+	for _, chunked := range []bool{false, true} {
+		for _, size := range []int{100, 64 << 10, 64<<10 + 1, limit - 1, limit} {
+			require.Equal(t, http.StatusCreated, b.send(pushOf(size), chunked).status, "%d %v", size, chunked)
+			require.Equal(t, size-len(`{"items":[{"queue":"q","payload":}]}`), <-sizes)
+		}
+		for _, size := range []int{limit + 1, limit + 100_000} {
+			got := b.send(pushOf(size), chunked)
+			require.Equal(t, http.StatusRequestEntityTooLarge, got.status, "%d %v", size, chunked)
+			require.Equal(t, `{"error":"request body is too large"}`, got.body)
+			require.Equal(t, "application/json", got.contentType)
+		}
+	}
+}
+
+type sent struct {
+	status            int
+	body, contentType string
+	retryAfter        string
+}
+
+func (b *bundle) send(body string, chunked bool) sent {
+	b.t.Helper()
+	var r io.Reader = strings.NewReader(body)
+	if chunked {
+		r = io.NopCloser(r) // hides the length
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.addr+"/api/v1/push", r)
+	require.NoError(b.t, err)
+	res, err := b.client.Do(req)
+	require.NoError(b.t, err)
+	defer func() { _ = res.Body.Close() }()
+	got, err := io.ReadAll(res.Body)
+	require.NoError(b.t, err)
+	return sent{res.StatusCode, string(got), res.Header.Get("Content-Type"), res.Header.Get("Retry-After")}
+}
+
+func TestAnnouncedLengthIsRefusedBeforeTheBodyIsSent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn, r := b.dial()
+	_, err := io.WriteString(conn, "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n")
+	require.NoError(t, err)
+	require.Contains(t, readHead(t, r), "HTTP/1.1 413 ")
+}
+
+func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
+	t.Parallel()
+	for _, chunked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("chunked %v", chunked), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, func(c *httpapi.Config) {
+				c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 150_000, 10*time.Millisecond
+			})
+			entered, leave := make(chan struct{}, 2), make(chan struct{})
+			b.push = func(context.Context, []wire.PushItem) ([]wire.PushResult, error) {
+				entered <- struct{}{}
+				<-leave
+				return nil, nil
+			}
+			var held sync.WaitGroup
+			held.Go(func() {
+				if got := b.send(pushOf(100_000), chunked); got.status != http.StatusCreated {
+					t.Errorf("the held push answered %d", got.status)
+				}
+			})
+			<-entered
+			got := b.send(pushOf(60_000), chunked)
+			require.Equal(t, http.StatusTooManyRequests, got.status)
+			require.Equal(t, `{"error":"overloaded, try again later"}`, got.body)
+			require.Equal(t, "1", got.retryAfter)
+			// What fits beside it still passes, and what has no body always does.
+			held.Go(func() {
+				if got := b.send(pushOf(50_000), false); got.status != http.StatusCreated {
+					t.Errorf("the small push answered %d", got.status)
+				}
+			})
+			<-entered
+			b.want("GET", "/status", "", http.StatusOK, `{"status":"ok","engine":"segments-rust"}`)
+			close(leave)
+			held.Wait()
+			require.Equal(t, http.StatusCreated, b.send(pushOf(100_000), chunked).status, "the bytes came back")
+		})
+	}
+}
+
+func TestRefusedBodiesGiveTheirBytesBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 100_000, 10*time.Second
+	})
+	for range 5 {
+		require.Equal(t, http.StatusRequestEntityTooLarge, b.send(pushOf(100_001), true).status)
+		require.Equal(t, http.StatusBadRequest, b.send(strings.Repeat("x", 90_000), false).status)
+		b.cutOff("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n{")
+		b.cutOff("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n{")
+	}
+	require.Equal(t, http.StatusCreated, b.send(pushOf(100_000), false).status)
+}
+
+// cutOff sends half a request, closes the sending side and waits for the end.
+func (b *bundle) cutOff(text string) {
+	b.t.Helper()
+	conn, r := b.dial()
+	_, err := io.WriteString(conn, text)
+	require.NoError(b.t, err)
+	require.NoError(b.t, conn.(interface{ CloseWrite() error }).CloseWrite())
+	_, _ = io.Copy(io.Discard, r)
+}
+
+func TestBuffersOfOneRequestDoNotShowInAnother(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push = func(_ context.Context, items []wire.PushItem) ([]wire.PushResult, error) {
+		return []wire.PushResult{{TransactionID: items[0].TransactionID, QueueName: string(items[0].Payload)}}, nil
+	}
+	var group sync.WaitGroup
+	for worker := range 8 {
+		group.Go(func() {
+			for i := range 50 {
+				payload := strings.Repeat(fmt.Sprintf("%d.%d,", worker, i), 1+i*20)
+				got := b.send(fmt.Sprintf(`{"items":[{"queue":"q","payload":"%s"}]}`, payload), i%2 == 0)
+				if !strings.Contains(got.body, `\"`+payload+`\"`) {
+					t.Errorf("worker %d got something else back", worker)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}

@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+)
+
+// Pusher stores messages. It must not read the items' payloads after it has
+// returned: they lie in a buffer that the next request overwrites.
+type Pusher interface {
+	Push(ctx context.Context, tenant uuid.UUID, producerSub string, items []wire.PushItem) ([]wire.PushResult, error)
+}
+
+// Popper answers pops; a nil body means that there is nothing to deliver.
+type Popper interface {
+	Pop(ctx context.Context, req pop.Request) ([]byte, error)
+}
+
+// Acker settles delivered messages and extends leases.
+type Acker interface {
+	Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) []wire.AckResult
+	Extend(ctx context.Context, tenant uuid.UUID, leaseID string, seconds int) (wire.ExtendResult, error)
+}
+
+// Transactor runs bundles of pushes and acks. The rule about payloads is the
+// one of Pusher.
+type Transactor interface {
+	Run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error)
+}
+
+// Store is the part of the store behind the management routes.
+type Store interface {
+	Configure(ctx context.Context, tenant uuid.UUID, queue string, options json.RawMessage, merge bool) (store.RawJSON, error)
+	DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
+	ListQueues(ctx context.Context, tenant uuid.UUID) (store.RawJSON, error)
+	GetQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
+	DLQMessages(ctx context.Context, filter store.DLQFilter) (store.RawJSON, error)
+}
+
+// Database is what health and the counters ask.
+type Database interface {
+	Ping(ctx context.Context) error
+	Stat() pgdb.Stat
+}
+
+// Deps are what an API works with.
+type Deps struct {
+	Push        Pusher
+	Pop         Popper
+	Ack         Acker
+	Transaction Transactor
+	Store       Store
+	Database    Database
+	// QueueChanged hears of every queue that was configured or deleted. It may be nil.
+	QueueChanged func(tenant uuid.UUID, queue string)
+
+	Log        *slog.Logger
+	Meter      metric.Meter
+	Prometheus http.Handler
+	// Tracers is nil when no spans are exported: then requests pay nothing for them.
+	Tracers    trace.TracerProvider
+	Propagator propagation.TextMapPropagator
+}
+
+// Config holds the bounds of the surface.
+type Config struct {
+	Version          string
+	MaxBodyBytes     int64 // of one request body
+	MaxInflightBytes int64 // of all bodies being worked on
+	// InflightWait is how long a request waits for its share of MaxInflightBytes
+	// (default 10 s).
+	InflightWait time.Duration
+	// PopDefaults fill in what a pop does not say.
+	PopDefaults wire.PopDefaults
+}
+
+// InflightWaitDefault is the default of Config.InflightWait.
+const InflightWaitDefault = 10 * time.Second

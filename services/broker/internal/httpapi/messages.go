@@ -1,0 +1,156 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+)
+
+// push handles POST /api/v1/push.
+func (a *API) push(c echo.Context) error {
+	return a.withBody(c, func(body []byte) error {
+		items, err := wire.ParsePush(body)
+		if err != nil {
+			return err
+		}
+		results, err := a.deps.Push.Push(c.Request().Context(), a.tenant(c), a.producer(c), items)
+		if err != nil {
+			return err
+		}
+		a.metrics.messages.Add(int64(len(items)))
+		return respond(c, http.StatusCreated, wire.AppendPushResults(nil, results))
+	})
+}
+
+// popQueue handles GET /api/v1/pop/queue/:queue.
+func (a *API) popQueue(c echo.Context) error {
+	queue, err := name(c, "queue", wire.KindQueue)
+	if err != nil {
+		return err
+	}
+	return a.pop(c, pop.Request{Route: pop.Wildcard, Queue: queue})
+}
+
+// popPartition handles GET /api/v1/pop/queue/:queue/partition/*. An empty
+// partition is as good as none.
+func (a *API) popPartition(c echo.Context) error {
+	queue, err := name(c, "queue", wire.KindQueue)
+	if err != nil {
+		return err
+	}
+	partition, err := name(c, "*", wire.KindPartition)
+	if err != nil {
+		return err
+	}
+	if partition == "" {
+		return a.pop(c, pop.Request{Route: pop.Wildcard, Queue: queue})
+	}
+	return a.pop(c, pop.Request{Route: pop.Specific, Queue: queue, Partition: partition})
+}
+
+// noLabels is what a discovery pop without labels is told.
+const noLabels = `{"success":false,"error":"namespace or task is required","messages":[]}`
+
+// popDiscover handles GET /api/v1/pop.
+func (a *API) popDiscover(c echo.Context) error {
+	q, err := query(c)
+	if err != nil {
+		return err
+	}
+	if q.Get("namespace") == "" && q.Get("task") == "" {
+		return respond(c, http.StatusBadRequest, []byte(noLabels))
+	}
+	return a.pop(c, pop.Request{Route: pop.Discover})
+}
+
+func (a *API) pop(c echo.Context, req pop.Request) error {
+	q, err := query(c)
+	if err != nil {
+		return err
+	}
+	if req.Query, err = wire.ParsePopQuery(q, a.cfg.PopDefaults); err != nil {
+		return err
+	}
+	req.Tenant = a.tenant(c)
+	body, err := a.deps.Pop.Pop(c.Request().Context(), req)
+	switch {
+	case err != nil:
+		return err
+	case body == nil:
+		return nothing(c)
+	}
+	return respond(c, http.StatusOK, body)
+}
+
+// ack handles POST /api/v1/ack.
+func (a *API) ack(c echo.Context) error { return a.settle(c, wire.ParseAck) }
+
+// ackBatch handles POST /api/v1/ack/batch.
+func (a *API) ackBatch(c echo.Context) error { return a.settle(c, wire.ParseAckBatch) }
+
+func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)) error {
+	return a.withBody(c, func(body []byte) error {
+		req, err := parse(body)
+		if err != nil {
+			return err
+		}
+		results := a.deps.Ack.Ack(c.Request().Context(), a.tenant(c), req)
+		return respond(c, http.StatusOK, wire.AppendAckResults(nil, results))
+	})
+}
+
+// extend handles POST /api/v1/lease/:leaseId/extend. Nothing in the body can
+// make it fail, short of its size.
+func (a *API) extend(c echo.Context) error {
+	lease, err := unescape(c.Param("leaseId"), wire.KindLease)
+	if err != nil {
+		return err
+	}
+	return a.withBody(c, func(body []byte) error {
+		seconds := wire.ParseExtend(body)
+		result := wire.ExtendResult{LeaseID: lease}
+		// What cannot be a lease id is an unknown lease, not a bad request.
+		if wire.CheckName(wire.KindLease, lease) == nil {
+			result, err = a.deps.Ack.Extend(c.Request().Context(), a.tenant(c), lease, seconds)
+			if err != nil {
+				return &callError{"renew", err}
+			}
+		}
+		return respond(c, http.StatusOK, wire.AppendExtendResult(nil, result))
+	})
+}
+
+// transaction handles POST /api/v1/transaction. Its own failures have the
+// envelope of its answers.
+func (a *API) transaction(c echo.Context) error {
+	return a.withBody(c, func(body []byte) error {
+		req, err := wire.ParseTransaction(body)
+		if err != nil {
+			return refuseTransaction(c, err)
+		}
+		result, err := a.deps.Transaction.Run(c.Request().Context(), a.tenant(c), a.producer(c), req)
+		if err != nil {
+			return err
+		}
+		return respond(c, http.StatusOK, wire.AppendTxResponse(nil, result))
+	})
+}
+
+func refuseTransaction(c echo.Context, err error) error {
+	var we *wire.Error
+	if !errors.As(err, &we) {
+		return err
+	}
+	id, idErr := uuid.NewV7()
+	if idErr != nil {
+		return idErr
+	}
+	return respond(c, we.Status, wire.AppendTxResponse(nil, wire.TxResponse{
+		TransactionID: id.String(), Reason: wire.ReasonBadRequest, Error: we.Text,
+	}))
+}

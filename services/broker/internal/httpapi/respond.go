@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+)
+
+const jsonType = "application/json"
+
+// allowPrefix is what echo lists although it is answered 405 like any other
+// method that a route does not have.
+const allowPrefix = http.MethodOptions + ", "
+
+// respond writes a JSON answer.
+func respond(c echo.Context, status int, body []byte) error {
+	expectWrite(c, len(body))
+	header := c.Response().Header()
+	header.Set(echo.HeaderContentType, jsonType)
+	header.Set(echo.HeaderContentLength, strconv.Itoa(len(body)))
+	c.Response().WriteHeader(status)
+	_, err := c.Response().Write(body)
+	return ignoreGone(c.Request().Context(), err)
+}
+
+// nothing answers 204, which has neither a body nor headers that describe one:
+// strict clients break on a Content-Length there.
+func nothing(c echo.Context) error {
+	expectWrite(c, 0)
+	return c.NoContent(http.StatusNoContent)
+}
+
+// expectWrite gives a client as long to take the answer as it has to send one.
+// Every answer sets the deadline: the connection may still have that of an
+// earlier one.
+func expectWrite(c echo.Context, size int) {
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(transferTime(int64(size))))
+}
+
+// ignoreGone drops the error of writing to a client that has left.
+func ignoreGone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+type errorBody struct {
+	Error string `json:"error"`
+	Code  string `json:"code,omitempty"`
+}
+
+// fail answers an error and logs it where an operator has to know.
+func (a *API) fail(c echo.Context, err error) {
+	ctx := c.Request().Context()
+	f := failureOf(ctx, err)
+	a.logFailure(c, f, err)
+	if c.Response().Committed {
+		return
+	}
+	if f.status == statusClientGone {
+		c.Response().Status = statusClientGone // for logs and metrics
+		c.Response().Committed = true
+		return
+	}
+	switch f.status {
+	case http.StatusMethodNotAllowed:
+		allow, _ := c.Get(echo.ContextKeyHeaderAllow).(string)
+		c.Response().Header().Set(echo.HeaderAllow, strings.TrimPrefix(allow, allowPrefix))
+	case http.StatusTooManyRequests:
+		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(int(admission.RetryAfter/time.Second)))
+	case http.StatusRequestTimeout:
+		c.Response().Header().Set(echo.HeaderConnection, "close")
+	}
+	_ = respond(c, f.status, errorJSON(f))
+}
+
+func errorJSON(f failure) []byte {
+	body, err := json.Marshal(errorBody{Error: f.text, Code: f.code})
+	if err != nil { // strings always encode
+		return []byte(`{"error":"internal error"}`)
+	}
+	return body
+}
+
+// logFailure logs 5xx as errors. During an outage of the database every request
+// fails in the same way, so those lines are thinned out.
+func (a *API) logFailure(c echo.Context, f failure, err error) {
+	if f.status < http.StatusInternalServerError || errors.Is(err, errPanic) {
+		return
+	}
+	line := func() {
+		a.deps.Log.ErrorContext(c.Request().Context(), "request failed", slog.String(logging.KeyMethod, c.Request().Method),
+			slog.String(logging.KeyRoute, c.Path()), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
+	}
+	if errors.Is(err, pgdb.ErrPool) || errors.Is(err, pop.ErrPool) || errors.Is(err, pop.ErrFailed) {
+		a.outage.Do(line)
+		return
+	}
+	line()
+}

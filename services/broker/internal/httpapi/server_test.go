@@ -1,0 +1,75 @@
+package httpapi_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/logtest"
+	"github.com/queenmq/queen/services/broker/internal/httpapi"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+)
+
+func TestStopWaitsForRunningRequestsAndTellsClientsToLeave(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	parked, wake := make(chan struct{}), make(chan struct{})
+	b.pop = func(context.Context, pop.Request) ([]byte, error) {
+		close(parked)
+		<-wake
+		return []byte(`{}`), nil
+	}
+	conn, r := b.dial()
+	_, err := io.WriteString(conn, "GET /api/v1/pop/queue/q HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-parked
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.stop() }()
+	// The port closes at once, while the request still runs.
+	require.Eventually(t, func() bool {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.addr+"/status", nil)
+		require.NoError(t, err)
+		res, err := b.client.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		return err != nil
+	}, 10*time.Second, time.Millisecond)
+	close(wake)
+	head := readHead(t, r)
+	require.Contains(t, head, "HTTP/1.1 200 OK\r\n")
+	require.Contains(t, head, "Connection: close\r\n")
+	require.NoError(t, <-stopped)
+}
+
+func TestStopCutsWhatOutlastsTheDeadline(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	parked, ended := make(chan struct{}), make(chan struct{})
+	b.pop = func(ctx context.Context, _ pop.Request) ([]byte, error) {
+		close(parked)
+		<-ctx.Done()
+		close(ended)
+		return nil, ctx.Err()
+	}
+	conn, _ := b.dial()
+	_, err := io.WriteString(conn, "GET /api/v1/pop/queue/q HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-parked
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, b.server.Stop(ctx), "drain")
+	<-ended
+}
+
+func TestTakenPortIsNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	err := httpapi.NewServer(b.addr, http.NotFoundHandler(), logtest.New(t)).Start(t.Context())
+	require.ErrorContains(t, err, b.addr)
+	require.ErrorContains(t, err, "another process uses this port, change PORT or QUEEN_BIND_ADDR")
+}
