@@ -1,0 +1,2 @@
+// Package mint makes message, worker and transaction ids.
+package mint

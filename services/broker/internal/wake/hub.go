@@ -1,0 +1,104 @@
+package wake
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Tick is how long repeated wakes of one lane are folded into one. The first
+// wake of a lane is delivered at once, so an idle lane pays nothing for it.
+const Tick = 5 * time.Millisecond
+
+// Topic says what a waiter waits for. A queue is a wildcard pop (Partition
+// empty) or a pop of one partition; without a queue it is a discovery pop.
+type Topic struct {
+	Tenant    uuid.UUID
+	Queue     string
+	Partition string
+	// Class tells interchangeable waiters apart from others of the same topic:
+	// one wake is handed to one waiter of every class. For queue topics it is
+	// the consumer group, for discovery the group with the labels.
+	Class string
+}
+
+// place names a gate: a queue of a tenant, or with an empty queue the tenant.
+type place struct {
+	tenant uuid.UUID
+	queue  string
+}
+
+// Hub connects announcements of new work with the waiters it concerns. An
+// announcement is a hint: it says where to look, never that anything is there.
+type Hub struct {
+	mu     sync.Mutex
+	gates  map[place]*gate
+	closed bool
+	done   chan struct{}
+}
+
+// NewHub returns an empty hub.
+func NewHub() *Hub {
+	return &Hub{gates: make(map[place]*gate), done: make(chan struct{})}
+}
+
+// Register adds a waiter. Register before looking for work: an announcement
+// that comes after the look but before the wait then still wakes the waiter.
+func (h *Hub) Register(t Topic) *Waiter {
+	w := &Waiter{hub: h, topic: t, ready: make(chan struct{}, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.gate = h.gateOf(place{t.Tenant, t.Queue})
+	w.class = w.gate.join(t)
+	w.class.push(w)
+	return w
+}
+
+// Wake announces that one lane of a queue may have become deliverable. An empty
+// partition means that the lane is not known: every waiter of the queue looks.
+// An empty queue reaches only the discovery waiters of the tenant.
+func (h *Hub) Wake(tenant uuid.UUID, queue, partition string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	if g := h.gates[place{tenant, queue}]; g != nil && queue != "" {
+		g.ring(partition)
+	}
+	if g := h.gates[place{tenant, ""}]; g != nil {
+		lane := partition
+		if partition != "" && queue != "" {
+			// Lanes of different queues may share their partition name.
+			lane = queue + "\x1f" + partition
+		}
+		g.ring(lane)
+	}
+}
+
+// Done is closed when the hub is.
+func (h *Hub) Done() <-chan struct{} { return h.done }
+
+// Close ends the wait of every waiter, present and future.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.closed = true
+	close(h.done)
+	for _, g := range h.gates {
+		g.stop()
+	}
+}
+
+func (h *Hub) gateOf(p place) *gate {
+	g := h.gates[p]
+	if g == nil {
+		g = newGate(h, p)
+		h.gates[p] = g
+	}
+	return g
+}
