@@ -170,6 +170,7 @@ type TxPush struct {
 	Count     int
 	Hashes    []byte
 	Blob      []byte
+	Verified  int64 // as in PushSegment; 0 counts as VerifiedNone
 }
 
 // TxAck is one group of acknowledgements inside a transaction.
@@ -177,7 +178,9 @@ type TxAck struct {
 	PartitionID uuid.UUID
 	Group       string
 	// Worker is the lease to check; "" skips the check.
-	Worker   string
+	Worker string
+	// Workers, when not empty: the row's live holder must be one of them.
+	Workers  []string
 	Hashes   [][16]byte
 	Statuses []AckStatus
 }
