@@ -158,11 +158,15 @@ BEGIN
     FROM unnest(p_hashes) WITH ORDINALITY AS i (h, ord)
     LEFT JOIN (
         SELECT u.h, min(t.base_offset + u.idx) AS off
-        FROM queen.log_txns AS t
+        FROM (
+            -- The concatenation fetches a blob stored out of line once; slicing
+            -- the column itself would fetch it for every frame.
+            SELECT x.base_offset, x.hashes || ''::bytea AS hashes FROM queen.log_txns AS x
+            WHERE x.partition_id = p_pid AND x.base_offset >= v_base AND x.base_offset <= COALESCE(p_high, 9223372036854775807)
+            OFFSET 0
+        ) AS t
         CROSS JOIN LATERAL queen.log_unnest_hashes(t.hashes) AS u
-        WHERE t.partition_id = p_pid AND t.base_offset >= v_base AND t.base_offset <= COALESCE(p_high, 9223372036854775807)
-          AND t.base_offset + u.idx BETWEEN p_low AND COALESCE(p_high, 9223372036854775807)
-          AND u.h = ANY (p_hashes)
+        WHERE t.base_offset + u.idx BETWEEN p_low AND COALESCE(p_high, 9223372036854775807)
         GROUP BY u.h
     ) AS f ON f.h = i.h;
     RETURN v_offs;
