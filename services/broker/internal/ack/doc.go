@@ -1,0 +1,2 @@
+// Package ack carries out acknowledgements and lease renewals.
+package ack

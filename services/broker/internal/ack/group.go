@@ -1,0 +1,175 @@
+package ack
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/retry"
+)
+
+// The wire texts for items that could not act.
+const (
+	textStale = "already committed: the cursor moved past this message before this ack"
+	textLost  = "unresolvable: transaction not in the ack window (hash purged or never pushed); if leased, the message redelivers"
+)
+
+type groupKey struct {
+	partition    uuid.UUID
+	lease, group string
+}
+
+// group is the part of a request that is one database call.
+type group struct {
+	groupKey
+	items    []int // positions in the request
+	hashes   [][16]byte
+	statuses []store.AckStatus
+}
+
+// split sorts items into groups, in order of appearance, and answers those whose
+// partition id is none.
+func split(items []wire.AckItem, results []wire.AckResult) []*group {
+	var groups []*group
+	byKey := make(map[groupKey]*group)
+	for i := range items {
+		it := &items[i]
+		id, err := lanes.ParseID(it.PartitionID)
+		if err != nil {
+			results[i].Error = err.Error()
+			continue
+		}
+		key := groupKey{id, it.LeaseID, it.Group}
+		g := byKey[key]
+		if g == nil {
+			g = &group{groupKey: key}
+			byKey[key] = g
+			groups = append(groups, g)
+		}
+		g.items = append(g.items, i)
+		g.hashes = append(g.hashes, segment.Hash(it.TransactionID))
+		g.statuses = append(g.statuses, store.AckStatus(it.Status))
+	}
+	return groups
+}
+
+// runGroup makes the call of one group and fills in its results.
+func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, g *group) {
+	var out store.AckOutcome
+	err := retry.Do(ctx, deadline, func(ctx context.Context) error {
+		var err error
+		out, err = s.Store.AckByHash(ctx, g.partition, g.group, g.lease, g.hashes, g.statuses)
+		return err
+	})
+	if err != nil {
+		s.logFailure("ack failed", g, err)
+		g.refuse(results, errtext.Of(err))
+		return
+	}
+	if !out.OK {
+		g.refuse(results, out.Error)
+		return
+	}
+	g.accept(results, &out)
+	if out.DLQ {
+		s.handOff(ctx, deadline, items, results, g, &out)
+	}
+	if out.Released {
+		s.announce(tenant, g.partition)
+	}
+}
+
+// handOff completes a dead-letter request and adjusts the results: the lease
+// ends with it, or the items that asked for it are refused.
+func (s *Service) handOff(ctx context.Context, deadline time.Time, items []wire.AckItem, results []wire.AckResult, g *group, out *store.AckOutcome) {
+	refusal, err := s.Letters.File(ctx, deadline, deadletter.Poison{
+		PartitionID: g.partition, Group: g.group, Worker: out.Worker, Unleased: g.lease == "",
+		Offset: out.Offset, Reasons: g.reasons(items),
+	})
+	if err != nil {
+		s.logFailure("dead-letter hand-off failed", g, err)
+		refusal = errtext.Of(err)
+	}
+	out.Released = refusal == ""
+	for n, i := range g.items {
+		r := &results[i]
+		r.LeaseReleased, r.DLQ = out.Released, out.Released
+		if refusal != "" && r.Success && g.statuses[n] != store.AckCompleted {
+			r.Success, r.Error = false, refusal
+		}
+	}
+}
+
+func (g *group) reasons(items []wire.AckItem) []deadletter.Reason {
+	var reasons []deadletter.Reason
+	for n, i := range g.items {
+		if g.statuses[n] != store.AckCompleted {
+			reasons = append(reasons, deadletter.Reason{TransactionID: items[i].TransactionID, Error: items[i].Error})
+		}
+	}
+	return reasons
+}
+
+// refuse gives every item of the group the same error.
+func (g *group) refuse(results []wire.AckResult, text string) {
+	for _, i := range g.items {
+		results[i].Success, results[i].Error = false, text
+	}
+}
+
+// accept reports a group that was carried out, with the items that could not act.
+func (g *group) accept(results []wire.AckResult, out *store.AckOutcome) {
+	for _, i := range g.items {
+		results[i].Success, results[i].LeaseReleased = true, out.Released
+	}
+	// The verdict belongs to the transaction id: where one is named more than
+	// once, it applies to every mention with a status of that kind.
+	noop, stale, lost := g.named(out.Noop), g.named(out.Stale), g.named(out.Unresolved)
+	for n, i := range g.items {
+		done := g.statuses[n] == store.AckCompleted
+		switch r := &results[i]; {
+		case lost[g.hashes[n]]:
+			r.Success, r.Error = false, textLost
+		case done && noop[g.hashes[n]]:
+			r.Noop = true
+		case !done && stale[g.hashes[n]]:
+			r.Success, r.Error = false, textStale
+		}
+	}
+}
+
+// named returns the hashes at some positions; nil for none, which is the rule.
+func (g *group) named(positions []int) map[[16]byte]bool {
+	if len(positions) == 0 {
+		return nil
+	}
+	set := make(map[[16]byte]bool, len(positions))
+	for _, n := range positions {
+		set[g.hashes[n]] = true
+	}
+	return set
+}
+
+// announce wakes pops that wait for a lane whose lease has ended. A lane this
+// process never served is not known by name; its waiters find it at their next
+// re-check.
+func (s *Service) announce(tenant, partition uuid.UUID) {
+	if lane, ok := s.Lanes.Get(partition); ok {
+		s.Waker.Wake(tenant, lane.Queue, lane.Partition)
+	}
+}
+
+func (s *Service) logFailure(message string, g *group, err error) {
+	s.failures.Do(func() {
+		s.Logger.Error(message, slog.String("partitionId", g.partition.String()),
+			slog.String("group", g.group), slog.Any("error", err))
+	})
+}

@@ -1,0 +1,218 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/goleak"
+
+	"github.com/queenmq/queen/pkg/pgtest"
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/ack"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/transact"
+	"github.com/queenmq/queen/services/broker/internal/wake"
+)
+
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var tenant = store.DefaultTenant()
+
+// engine is the whole message plane over one database.
+type engine struct {
+	t     *testing.T
+	store *store.Store
+	push  *push.Service
+	pop   *pop.Service
+	ack   *ack.Service
+	tx    *transact.Service
+}
+
+// between wraps the store that the push service sees.
+type between func(push.Store) push.Store
+
+func setup(t *testing.T, wraps ...between) *engine {
+	t.Helper()
+	e := &engine{t: t, store: store.New(pgtest.New(t))}
+	logger := slog.New(slog.DiscardHandler)
+	packer, err := segment.NewPacker(3)
+	require.NoError(t, err)
+	reader, err := segment.NewReader(0)
+	require.NoError(t, err)
+	gate, err := admission.New(admission.Config{Slots: 6}, noop.Meter{})
+	require.NoError(t, err)
+	memo, err := lanes.NewMemo(1024)
+	require.NoError(t, err)
+	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
+	var pushStore push.Store = e.store
+	for _, wrap := range wraps {
+		pushStore = wrap(pushStore)
+	}
+	e.push, err = push.New(push.Config{}, push.Deps{
+		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Waker: hub, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+	})
+	require.NoError(t, err)
+	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
+		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+	})
+	require.NoError(t, err)
+	e.ack, err = ack.New(ack.Config{}, ack.Deps{
+		Store: e.store, Letters: letters, Admission: gate, Waker: hub, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
+	})
+	require.NoError(t, err)
+	e.tx, err = transact.New(transact.Config{}, transact.Deps{
+		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Waker: hub, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+	})
+	require.NoError(t, err)
+	t.Cleanup(e.pop.Close)
+	return e
+}
+
+func (e *engine) configure(queue, options string) {
+	e.t.Helper()
+	_, err := e.store.Configure(e.t.Context(), tenant, queue, json.RawMessage(options), false)
+	require.NoError(e.t, err)
+}
+
+func item(queue, partition, id string) wire.PushItem {
+	return wire.PushItem{Queue: queue, Partition: partition, TransactionID: id, Payload: []byte(`{"id":"` + id + `"}`)}
+}
+
+// items are messages of one lane whose ids are a prefix and a number.
+func items(queue, partition, prefix string, n int) []wire.PushItem {
+	out := make([]wire.PushItem, n)
+	for i := range out {
+		out[i] = item(queue, partition, fmt.Sprint(prefix, i))
+	}
+	return out
+}
+
+func (e *engine) pushed(batch ...wire.PushItem) []wire.PushResult {
+	e.t.Helper()
+	rs, err := e.push.Push(context.Background(), tenant, "", batch)
+	require.NoError(e.t, err)
+	return rs
+}
+
+// queued pushes and requires that everything was stored.
+func (e *engine) queued(batch ...wire.PushItem) []wire.PushResult {
+	e.t.Helper()
+	rs := e.pushed(batch...)
+	for _, r := range rs {
+		require.Equal(e.t, wire.StatusQueued, r.Status, r.Error)
+	}
+	return rs
+}
+
+type message struct {
+	ID                                             uuid.UUID
+	TransactionID, PartitionID, Partition, LeaseID string
+	Data                                           json.RawMessage
+	DeliveryAttempt                                int
+}
+
+type option func(*pop.Request)
+
+func batch(n int) option       { return func(r *pop.Request) { r.Query.Batch = n } }
+func partitions(n int) option  { return func(r *pop.Request) { r.Query.Partitions = n } }
+func group(name string) option { return func(r *pop.Request) { r.Query.Group = name } }
+func mode(name string) option  { return func(r *pop.Request) { r.Query.SubMode = name } }
+func lease(seconds int) option { return func(r *pop.Request) { r.Query.LeaseSeconds = seconds } }
+func autoAck(r *pop.Request)   { r.Query.AutoAck = true }
+func waiting(d time.Duration) option {
+	return func(r *pop.Request) { r.Query.Wait, r.Query.Timeout = true, d }
+}
+
+func of(partition string) option {
+	return func(r *pop.Request) { r.Route, r.Partition = pop.Specific, partition }
+}
+
+func (e *engine) try(ctx context.Context, queue string, options ...option) ([]message, error) {
+	req := pop.Request{Tenant: tenant, Queue: queue, Query: wire.PopQuery{
+		Batch: 100, Partitions: 1, Group: store.QueueModeGroup, SubMode: wire.ModeAll,
+	}}
+	for _, o := range options {
+		o(&req)
+	}
+	body, err := e.pop.Pop(ctx, req)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	var reply struct{ Messages []message }
+	return reply.Messages, json.Unmarshal(body, &reply)
+}
+
+func (e *engine) popped(queue string, options ...option) []message {
+	e.t.Helper()
+	ms, err := e.try(e.t.Context(), queue, options...)
+	require.NoError(e.t, err)
+	return ms
+}
+
+func ids(ms []message) []string {
+	out := []string{}
+	for _, m := range ms {
+		out = append(out, m.TransactionID)
+	}
+	return out
+}
+
+func ackOf(m message, group, status string) wire.AckItem {
+	return wire.AckItem{TransactionID: m.TransactionID, PartitionID: m.PartitionID, LeaseID: m.LeaseID, Group: group, Status: status}
+}
+
+func (e *engine) acked(acks ...wire.AckItem) []wire.AckResult {
+	return e.ack.Ack(context.Background(), tenant, wire.AckRequest{Items: acks})
+}
+
+// settle acknowledges messages of queue mode with one status and requires success.
+func (e *engine) settle(status string, ms ...message) []wire.AckResult {
+	e.t.Helper()
+	var acks []wire.AckItem
+	for _, m := range ms {
+		acks = append(acks, ackOf(m, store.QueueModeGroup, status))
+	}
+	rs := e.acked(acks...)
+	for _, r := range rs {
+		require.True(e.t, r.Success, r.Error)
+	}
+	return rs
+}
+
+// dead returns the ids and reasons of the dead letters of a queue.
+func (e *engine) dead(queue string) map[string]string {
+	e.t.Helper()
+	raw, err := e.store.DLQMessages(e.t.Context(), store.DLQFilter{Tenant: tenant, Queue: queue, Limit: 100})
+	require.NoError(e.t, err)
+	var list struct {
+		Messages []struct{ TransactionID, ErrorMessage string }
+	}
+	require.NoError(e.t, json.Unmarshal(raw, &list))
+	out := make(map[string]string)
+	for _, m := range list.Messages {
+		out[m.TransactionID] = m.ErrorMessage
+	}
+	return out
+}

@@ -1,0 +1,60 @@
+package errtext
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+)
+
+// The texts for what is no message of the database.
+const (
+	Pool       = "pool"
+	Overloaded = "overloaded, try again later"
+	Timeout    = "the database did not answer in time"
+)
+
+// coded is a message of the database.
+type coded interface {
+	error
+	SQLState() string
+}
+
+// Of returns the text for an error: the database's own message when there is
+// one, without the names of our calls around it.
+func Of(err error) string {
+	text, answered := Database(err)
+	switch {
+	case answered:
+		return text
+	case errors.Is(err, pgdb.ErrPool):
+		return Pool
+	case errors.Is(err, admission.ErrOverloaded):
+		return Overloaded
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return Timeout
+	default:
+		return err.Error()
+	}
+}
+
+// Database returns the message of an error that the database answered with.
+func Database(err error) (text string, ok bool) {
+	var db coded
+	if !errors.As(err, &db) {
+		return "", false
+	}
+	return message(db), true
+}
+
+// message takes the driver's frame ("ERROR: " before, " (SQLSTATE ...)" after)
+// off a message, leaving what the procedure or the server said.
+func message(err coded) string {
+	text := strings.TrimSuffix(err.Error(), " (SQLSTATE "+err.SQLState()+")")
+	if severity, rest, ok := strings.Cut(text, ": "); ok && strings.ToUpper(severity) == severity {
+		return rest
+	}
+	return text
+}

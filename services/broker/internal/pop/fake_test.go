@@ -1,0 +1,117 @@
+package pop_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/store"
+)
+
+var (
+	errAborted error = &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "could not serialize"}
+	errTimeout       = fmt.Errorf("pop: %w", context.DeadlineExceeded)
+	errPool          = fmt.Errorf("pop: %w", pgdb.ErrPool)
+)
+
+// call is one use of the fake store.
+type call struct {
+	name             string
+	queue, partition string
+	args             store.Pop
+	at               time.Time
+}
+
+// fakeStore hands out prepared claims in order, from the moment they are due.
+type fakeStore struct {
+	mu       sync.Mutex
+	calls    []call
+	claims   [][]store.Popped
+	due      time.Time // nothing is claimable before
+	hidden   bool      // pending, but not claimable
+	errs     []error   // for the next claims
+	minWait  int
+	onClaim  func()
+	settings int
+}
+
+func (f *fakeStore) claim(name, queue, partition string, p store.Pop) ([]store.Popped, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name, queue, partition, p, time.Now()})
+	if f.onClaim != nil {
+		f.onClaim()
+	}
+	if len(f.errs) > 0 {
+		err := f.errs[0]
+		f.errs = f.errs[1:]
+		return nil, err
+	}
+	if len(f.claims) == 0 || time.Now().Before(f.due) || f.hidden {
+		return nil, nil
+	}
+	c := f.claims[0]
+	f.claims = f.claims[1:]
+	return c, nil
+}
+
+func (f *fakeStore) probe(name, queue, partition string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name: name, queue: queue, partition: partition, at: time.Now()})
+	return len(f.claims) > 0 && !time.Now().Before(f.due) || f.hidden, nil
+}
+
+func (f *fakeStore) add(claims ...[]store.Popped) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claims = append(f.claims, claims...)
+}
+
+// count returns how often a method was called.
+func (f *fakeStore) count(name string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.calls {
+		if c.name == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fakeStore) PopWildcard(_ context.Context, queue string, p store.Pop) ([]store.Popped, error) {
+	return f.claim("wildcard", queue, "", p)
+}
+
+func (f *fakeStore) PopSpecific(_ context.Context, queue, partition string, p store.Pop) ([]store.Popped, error) {
+	return f.claim("specific", queue, partition, p)
+}
+
+func (f *fakeStore) PopDiscover(_ context.Context, namespace, task string, p store.Pop) ([]store.Popped, error) {
+	return f.claim("discover", namespace, task, p)
+}
+
+func (f *fakeStore) HasPending(_ context.Context, _ uuid.UUID, queue, _ string) (bool, error) {
+	return f.probe("pending", queue, "")
+}
+
+func (f *fakeStore) PartitionHasPending(_ context.Context, _ uuid.UUID, queue, partition, _ string) (bool, error) {
+	return f.probe("pending", queue, partition)
+}
+
+func (f *fakeStore) DiscoverHasPending(_ context.Context, _ uuid.UUID, namespace, task, _ string) (bool, error) {
+	return f.probe("pending", namespace, task)
+}
+
+func (f *fakeStore) QueueSettings(context.Context, uuid.UUID, string) (store.QueueSettings, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settings++
+	return store.QueueSettings{MinPopWaitMillis: f.minWait}, true, nil
+}

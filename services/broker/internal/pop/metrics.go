@@ -1,0 +1,83 @@
+package pop
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// outcome is how a request, or one claim of it, ended.
+type outcome int
+
+const (
+	delivered outcome = iota
+	empty
+	refused // overloaded
+	failed
+	gone // the client left
+	outcomes
+)
+
+func (o outcome) String() string {
+	return [outcomes]string{"delivered", "empty", "refused", "failed", "gone"}[o]
+}
+
+// metrics counts by prepared attribute sets, so that counting allocates nothing.
+type metrics struct {
+	requests, claims, messages metric.Int64Counter
+	labels                     [routes][outcomes][]metric.AddOption
+	route                      [routes][]metric.AddOption
+}
+
+func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
+	m := &metrics{}
+	for r := range routes {
+		route := attribute.String("route", r.String())
+		m.route[r] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(route))}
+		for o := range outcomes {
+			set := attribute.NewSet(route, attribute.String("outcome", o.String()))
+			m.labels[r][o] = []metric.AddOption{metric.WithAttributeSet(set)}
+		}
+	}
+	var errs [4]error
+	m.requests, errs[0] = meter.Int64Counter("queen.pop.requests", metric.WithDescription("Pop requests by how they ended."))
+	m.claims, errs[1] = meter.Int64Counter("queen.pop.claims", metric.WithDescription("Claims made in the database by how they ended."))
+	m.messages, errs[2] = meter.Int64Counter("queen.pop.messages", metric.WithDescription("Messages delivered."))
+	_, errs[3] = meter.Int64ObservableGauge("queen.pop.parked",
+		metric.WithDescription("Pops waiting for messages."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(parked.Load())
+			return nil
+		}))
+	return m, errors.Join(errs[:]...)
+}
+
+func (m *metrics) answered(ctx context.Context, r Route, messages int, err error) {
+	o := empty
+	switch {
+	case err == nil && messages > 0:
+		o = delivered
+		m.messages.Add(ctx, int64(messages), m.route[r]...)
+	case errors.Is(err, ErrOverloaded):
+		o = refused
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		o = gone
+	case err != nil:
+		o = failed
+	}
+	m.requests.Add(ctx, 1, m.labels[r][o]...)
+}
+
+func (m *metrics) claimed(ctx context.Context, r Route, partitions int, err error) {
+	o := empty
+	switch {
+	case err != nil:
+		o = failed
+	case partitions > 0:
+		o = delivered
+	}
+	m.claims.Add(ctx, 1, m.labels[r][o]...)
+}

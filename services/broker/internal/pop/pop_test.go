@@ -1,0 +1,267 @@
+package pop_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/goleak"
+
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/wake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var tenant = store.DefaultTenant()
+
+type bundle struct {
+	svc    *pop.Service
+	store  *fakeStore
+	hub    *wake.Hub
+	gate   *admission.Gate
+	lanes  *lanes.Memo
+	packer *segment.Packer
+	log    *bytes.Buffer
+}
+
+func setup(t testing.TB, cfg pop.Config) *bundle {
+	t.Helper()
+	b := &bundle{store: &fakeStore{}, hub: wake.NewHub(), log: &bytes.Buffer{}}
+	var err error
+	b.packer, err = segment.NewPacker(3)
+	require.NoError(t, err)
+	reader, err := segment.NewReader(0)
+	require.NoError(t, err)
+	b.gate, err = admission.New(admission.Config{Slots: 4}, noop.Meter{})
+	require.NoError(t, err)
+	b.lanes, err = lanes.NewMemo(16)
+	require.NoError(t, err)
+	b.svc, err = pop.New(cfg, pop.Deps{
+		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes,
+		IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
+	})
+	require.NoError(t, err)
+	return b
+}
+
+// claimOf is a claim of the messages [start, start+len(payloads)) of a segment.
+func (b *bundle) claimOf(t testing.TB, partition string, start int, payloads ...string) store.Popped {
+	t.Helper()
+	var frames []segment.Frame
+	for i := range start + len(payloads) {
+		f := segment.Frame{MessageID: uuid.New(), TransactionID: fmt.Sprint("t", i), Payload: []byte(`"before"`)}
+		if i >= start {
+			f.Payload = []byte(payloads[i-start])
+		}
+		frames = append(frames, f)
+	}
+	blob, _, err := b.packer.Pack(frames)
+	require.NoError(t, err)
+	return store.Popped{
+		Partition: partition, PartitionID: uuid.New(), DeliveryAttempt: 2,
+		Segments: []store.PoppedSegment{{Base: 100, Start: start, Take: len(payloads), CreatedAt: "2026-03-01T08:00:00.000123Z", Blob: blob}},
+	}
+}
+
+func query(wait bool, timeout time.Duration) wire.PopQuery {
+	return wire.PopQuery{Batch: 10, Partitions: 1, Wait: wait, Timeout: timeout, Group: "g", SubMode: wire.ModeAll}
+}
+
+func wildcard(q wire.PopQuery) pop.Request {
+	return pop.Request{Tenant: tenant, Route: pop.Wildcard, Queue: "q", Query: q}
+}
+
+type reply struct {
+	Success                                               bool
+	Queue, Partition, PartitionID, LeaseID, ConsumerGroup string
+	PartitionsClaimed                                     int
+	Messages                                              []struct {
+		ID, TransactionID, CreatedAt, PartitionID, Partition, LeaseID, ConsumerGroup string
+		Data                                                                         json.RawMessage
+		DeliveryAttempt                                                              int
+	}
+}
+
+func decode(t testing.TB, body []byte) (r reply) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(body, &r))
+	return r
+}
+
+func TestEmptyPopIsNil(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	body, err := b.svc.Pop(t.Context(), wildcard(query(false, time.Hour)))
+	require.NoError(t, err)
+	require.Nil(t, body)
+	require.Equal(t, 1, b.store.count("wildcard"))
+}
+
+func TestReplySplicesPayloadsOfEveryClaimedPartition(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	one, two := b.claimOf(t, "a", 2, `{"n": 1.0}`, `null`), b.claimOf(t, "b", 0, `[ ]`)
+	b.store.add([]store.Popped{one, two})
+	body, err := b.svc.Pop(t.Context(), wildcard(query(false, 0)))
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"data":{"n": 1.0},`, "not serialised again")
+	r := decode(t, body)
+	require.True(t, r.Success)
+	require.Equal(t, "q", r.Queue)
+	require.Equal(t, "a", r.Partition)
+	require.Equal(t, one.PartitionID.String(), r.PartitionID)
+	require.Equal(t, 2, r.PartitionsClaimed)
+	require.Equal(t, "g", r.ConsumerGroup)
+	require.Len(t, r.Messages, 3)
+	require.Equal(t, "t2", r.Messages[0].TransactionID)
+	require.Equal(t, `null`, string(r.Messages[1].Data))
+	require.Equal(t, two.PartitionID.String(), r.Messages[2].PartitionID)
+	for _, m := range r.Messages {
+		require.Equal(t, r.LeaseID, m.LeaseID)
+		require.Equal(t, 2, m.DeliveryAttempt)
+		require.Equal(t, "2026-03-01T08:00:00.000123Z", m.CreatedAt)
+	}
+	worker, err := uuid.Parse(r.LeaseID)
+	require.NoError(t, err)
+	require.Equal(t, uuid.Version(7), worker.Version())
+	require.Equal(t, r.LeaseID, b.store.calls[0].args.Worker)
+
+	lane, ok := b.lanes.Get(two.PartitionID)
+	require.True(t, ok, "an ack can wake this lane")
+	require.Equal(t, lanes.Lane{Tenant: tenant, Queue: "q", Partition: "b"}, lane)
+}
+
+func TestAutoAckHasNoLease(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	b.store.add([]store.Popped{b.claimOf(t, "a", 0, "1")})
+	q := query(false, 0)
+	q.AutoAck = true
+	body, err := b.svc.Pop(t.Context(), wildcard(q))
+	require.NoError(t, err)
+	r := decode(t, body)
+	require.Empty(t, r.LeaseID)
+	require.Empty(t, r.Messages[0].LeaseID)
+	require.True(t, b.store.calls[0].args.AutoAck)
+}
+
+func TestRoutesPassTheirScope(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	q := query(false, 0)
+	q.Namespace, q.Task, q.SubMode, q.SubFrom, q.LeaseSeconds, q.Partitions = "ns", "task", wire.ModeNew, "now", 7, 3
+	for _, req := range []pop.Request{
+		wildcard(q),
+		{Tenant: tenant, Route: pop.Specific, Queue: "q", Partition: "p", Query: q},
+		{Tenant: tenant, Route: pop.Discover, Query: q},
+	} {
+		_, err := b.svc.Pop(t.Context(), req)
+		require.NoError(t, err)
+	}
+	require.Equal(t, "wildcard", b.store.calls[0].name)
+	require.Equal(t, []string{"specific", "q", "p"}, []string{b.store.calls[1].name, b.store.calls[1].queue, b.store.calls[1].partition})
+	require.Equal(t, []string{"discover", "ns", "task"}, []string{b.store.calls[2].name, b.store.calls[2].queue, b.store.calls[2].partition})
+	args := b.store.calls[0].args
+	args.Worker = ""
+	require.Equal(t, store.Pop{
+		Tenant: tenant, Group: "g", Budget: 10, LeaseSeconds: 7, MaxPartitions: 3, SubMode: "new", SubFrom: "now",
+	}, args)
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		errs []error
+		want error
+	}{
+		"pool":               {repeat(errPool, 2000), pop.ErrPool},
+		"timeout":            {repeat(errTimeout, 1), pop.ErrFailed},
+		"aborted for good":   {repeat(errAborted, 2000), pop.ErrFailed},
+		"aborted in passing": {repeat(errAborted, 3), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, pop.Config{})
+				b.store.errs = c.errs
+				body, err := b.svc.Pop(t.Context(), wildcard(query(false, 0)))
+				require.ErrorIs(t, err, c.want)
+				require.Nil(t, body)
+			})
+		})
+	}
+}
+
+func repeat(err error, n int) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+func TestACorruptSegmentIsNamedAndFails(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	bad := b.claimOf(t, "broken", 3, "1")
+	bad.Segments[0].Blob = bad.Segments[0].Blob[:len(bad.Segments[0].Blob)/2]
+	b.store.add([]store.Popped{b.claimOf(t, "fine", 0, "1"), bad})
+	body, err := b.svc.Pop(t.Context(), wildcard(query(false, 0)))
+	require.ErrorIs(t, err, pop.ErrFailed)
+	require.ErrorIs(t, err, segment.ErrCorrupt)
+	require.Nil(t, body)
+	for _, attr := range []string{"queue=q", "partition=broken", "offset=103"} {
+		require.Contains(t, b.log.String(), attr)
+	}
+}
+
+func TestAClientThatLeftClaimsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := b.svc.Pop(ctx, wildcard(query(false, 0)))
+	require.ErrorIs(t, err, context.Canceled)
+
+	// Gone between two attempts of one claim.
+	ctx, cancel = context.WithCancel(t.Context())
+	b.store.errs = []error{errAborted, errAborted}
+	b.store.onClaim = cancel
+	_, err = b.svc.Pop(ctx, wildcard(query(false, 0)))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, b.store.count("wildcard"))
+}
+
+func BenchmarkPop(b *testing.B) {
+	const messages = 100
+	s := setup(b, pop.Config{})
+	payloads := make([]string, messages)
+	for i := range payloads {
+		payloads[i] = `"` + string(bytes.Repeat([]byte{'a' + byte(i%26)}, 254)) + `"`
+	}
+	c := []store.Popped{s.claimOf(b, "a", 0, payloads...)}
+	req := wildcard(query(false, 0))
+	b.ReportAllocs()
+	for b.Loop() {
+		s.store.claims, s.store.calls = append(s.store.claims[:0], c), s.store.calls[:0]
+		body, err := s.svc.Pop(b.Context(), req)
+		require.NoError(b, err)
+		require.NotEmpty(b, body)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/messages, "ns/msg")
+}

@@ -1,0 +1,130 @@
+package pop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/wake"
+)
+
+// The errors of Pop.
+var (
+	// ErrPool says that no database connection could be had.
+	ErrPool = errors.New("pool")
+	// ErrFailed says that the claim failed, or that what it claimed cannot be
+	// read; a lease it may have left expires.
+	ErrFailed = errors.New("pop failed")
+	// ErrOverloaded refuses a request that claimed nothing.
+	ErrOverloaded = admission.ErrOverloaded
+)
+
+// Route is the scope of a pop.
+type Route int
+
+// The routes.
+const (
+	Wildcard Route = iota // any partition of one queue
+	Specific              // one partition
+	Discover              // queues by namespace and task
+	routes
+)
+
+// String returns the name of the route in metrics and logs.
+func (r Route) String() string {
+	return [routes]string{"wildcard", "specific", "discover"}[r]
+}
+
+// Request is one pop.
+type Request struct {
+	Tenant    uuid.UUID
+	Route     Route
+	Queue     string // Wildcard and Specific
+	Partition string // Specific
+	Query     wire.PopQuery
+}
+
+// Store is the part of the store that popping needs.
+type Store interface {
+	PopWildcard(ctx context.Context, queue string, p store.Pop) ([]store.Popped, error)
+	PopSpecific(ctx context.Context, queue, partition string, p store.Pop) ([]store.Popped, error)
+	PopDiscover(ctx context.Context, namespace, task string, p store.Pop) ([]store.Popped, error)
+	HasPending(ctx context.Context, tenant uuid.UUID, queue, group string) (bool, error)
+	PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (bool, error)
+	DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (bool, error)
+	QueueSettings(ctx context.Context, tenant uuid.UUID, queue string) (store.QueueSettings, bool, error)
+}
+
+// Deps are what a Service works with.
+type Deps struct {
+	Store     Store
+	Reader    *segment.Reader
+	Admission *admission.Gate
+	Hub       *wake.Hub
+	Lanes     *lanes.Memo
+	IDs       *mint.Source
+	Meter     metric.Meter
+	Logger    *slog.Logger
+}
+
+// Service serves pops. It is safe for concurrent use.
+type Service struct {
+	Deps
+	cfg     Config
+	metrics *metrics
+	holds   *holds
+	parked  atomic.Int64
+}
+
+// New builds a Service. It fails only when an instrument cannot be created.
+func New(cfg Config, deps Deps) (*Service, error) {
+	s := &Service{Deps: deps, cfg: cfg.withDefaults()}
+	var err error
+	if s.metrics, err = newMetrics(deps.Meter, &s.parked); err != nil {
+		return nil, fmt.Errorf("create pop metrics: %w", err)
+	}
+	if s.holds, err = newHolds(deps.Store); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Wake announces that a queue may have deliverable messages, in a lane that the
+// caller does not know.
+func (s *Service) Wake(tenant uuid.UUID, queue string) { s.Hub.Wake(tenant, queue, "") }
+
+// Close ends every parked pop, present and future, with an empty answer.
+func (s *Service) Close() { s.Hub.Close() }
+
+// Pop answers one request: the body of the reply, or nil when there is nothing
+// to deliver. A request whose context has ended claims nothing more.
+func (s *Service) Pop(ctx context.Context, req Request) ([]byte, error) {
+	worker, err := s.IDs.New()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	p := &poll{Service: s, req: req, worker: worker.String()}
+	if req.Query.Wait && req.Query.Timeout > 0 {
+		p.deadline = time.Now().Add(s.cfg.patience(req.Query.Timeout))
+		err = p.await(ctx)
+	} else {
+		err = p.look(ctx, claim)
+	}
+	if err != nil {
+		err = p.explain(ctx, err)
+	}
+	s.metrics.answered(ctx, req.Route, p.count, err)
+	return p.body, err
+}

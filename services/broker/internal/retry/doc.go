@@ -1,0 +1,2 @@
+// Package retry repeats database work that surely had no effect.
+package retry

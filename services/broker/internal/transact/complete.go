@@ -1,0 +1,65 @@
+package transact
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/deadletter"
+)
+
+// complete files the dead letters of a committed bundle and wakes the pops that
+// its messages and its released lanes concern.
+func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
+	deadline := time.Now().Add(letterPatience)
+	for n := range acks {
+		released := acks[n].Released
+		if acks[n].DLQ {
+			released = b.file(ctx, deadline, n, &acks[n])
+		}
+		if lane, ok := b.Lanes.Get(b.tx.Acks[n].PartitionID); ok && released {
+			b.Waker.Wake(b.tx.Tenant, lane.Queue, lane.Partition)
+		}
+	}
+	for i := range b.tx.Pushes {
+		b.Waker.Wake(b.tx.Tenant, b.tx.Pushes[i].Queue, b.tx.Pushes[i].Partition)
+	}
+}
+
+// file completes one hand-off. When it cannot, the lease expires, the message
+// redelivers, and its next negative acknowledgement asks for the hand-off again.
+func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store.AckOutcome) bool {
+	a := &b.tx.Acks[n]
+	p := deadletter.Poison{
+		PartitionID: a.PartitionID, Group: a.Group, Worker: out.Worker,
+		Unleased: a.Worker == "" && len(a.Workers) == 0, Offset: out.Offset,
+	}
+	for _, i := range b.acks[n] {
+		if op := &b.req.Ops[i].Ack; op.Status != wire.AckCompleted {
+			p.Reasons = append(p.Reasons, deadletter.Reason{TransactionID: op.TransactionID, Error: op.Error})
+		}
+	}
+	refusal, err := b.Letters.File(ctx, deadline, p)
+	if refusal == "" && err == nil {
+		return true
+	}
+	b.Logger.Error("dead-letter hand-off failed", slog.String("partitionId", a.PartitionID.String()),
+		slog.String("group", a.Group), slog.Int64("offset", out.Offset),
+		slog.String("refusal", refusal), slog.Any("error", err))
+	return false
+}
+
+func (b *bundle) committed(acks []store.AckOutcome) wire.TxResponse {
+	for n, ops := range b.acks {
+		for _, i := range ops {
+			b.results[i].DLQ = acks[n].DLQ
+		}
+	}
+	return wire.TxResponse{TransactionID: b.id, Success: true, Results: b.results}
+}
+
+func (b *bundle) refused(reason, text string) wire.TxResponse {
+	return wire.TxResponse{TransactionID: b.id, Reason: reason, Error: text}
+}

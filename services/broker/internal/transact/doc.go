@@ -1,0 +1,2 @@
+// Package transact runs atomic bundles of pushes and acknowledgements.
+package transact

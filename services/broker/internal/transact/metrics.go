@@ -1,0 +1,58 @@
+package transact
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/queenmq/queen/pkg/wire"
+)
+
+// metrics counts by prepared attribute sets, so that counting allocates nothing.
+type metrics struct {
+	bundles metric.Int64Counter
+	labels  map[string][]metric.AddOption
+}
+
+// Outcomes of a bundle beside the reasons of the wire.
+const (
+	outcomeCommitted  = "committed"
+	outcomeOverloaded = "overloaded"
+	outcomeUnknown    = "unknown"
+	outcomeFailed     = "failed"
+)
+
+func newMetrics(meter metric.Meter) (*metrics, error) {
+	m := &metrics{labels: make(map[string][]metric.AddOption)}
+	for _, o := range []string{
+		outcomeCommitted, outcomeOverloaded, outcomeUnknown, outcomeFailed,
+		wire.ReasonBadRequest, wire.ReasonDuplicate, wire.ReasonAckRejected, wire.ReasonMisaligned, wire.ReasonDBError,
+	} {
+		set := attribute.NewSet(attribute.String("outcome", o))
+		m.labels[o] = []metric.AddOption{metric.WithAttributeSet(set)}
+	}
+	var err error
+	m.bundles, err = meter.Int64Counter("queen.transaction.bundles",
+		metric.WithDescription("Transactions by outcome; a refused one is counted under its reason."))
+	return m, err
+}
+
+func (m *metrics) answered(ctx context.Context, resp wire.TxResponse, err error) {
+	outcome := resp.Reason
+	var malformed *wire.Error
+	switch {
+	case errors.As(err, &malformed):
+		outcome = wire.ReasonBadRequest
+	case errors.Is(err, ErrOverloaded):
+		outcome = outcomeOverloaded
+	case errors.Is(err, ErrUnknown):
+		outcome = outcomeUnknown
+	case err != nil:
+		outcome = outcomeFailed
+	case resp.Success:
+		outcome = outcomeCommitted
+	}
+	m.bundles.Add(ctx, 1, m.labels[outcome]...)
+}

@@ -1,0 +1,144 @@
+package transact
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+)
+
+// bundle is the state of one transaction. One goroutine owns it.
+type bundle struct {
+	*Service
+	id      string // of this call; no message id
+	req     wire.TxRequest
+	tx      store.Transaction
+	results []wire.TxResult
+	acks    [][]int // by position in tx.Acks: its operations
+	refusal string  // why it cannot be submitted at all
+}
+
+type laneKey struct{ queue, partition string }
+
+type idKey struct {
+	laneKey
+	id string
+}
+
+type ackKey struct {
+	partition    uuid.UUID
+	group, lease string
+}
+
+// lane gathers the frames of one segment.
+type lane struct {
+	laneKey
+	frames []segment.Frame
+}
+
+// plan turns operations into segments and ack groups, in order of appearance.
+func (s *Service) plan(tenant uuid.UUID, sub string, req wire.TxRequest) (*bundle, error) {
+	ids := make([]uuid.UUID, len(req.Ops)+1)
+	if err := s.IDs.Fill(ids); err != nil {
+		return nil, err
+	}
+	b := &bundle{
+		Service: s, id: ids[len(req.Ops)].String(), req: req,
+		tx: store.Transaction{Tenant: tenant}, results: make([]wire.TxResult, len(req.Ops)),
+	}
+	if err := b.planPushes(sub, ids); err != nil {
+		return nil, err
+	}
+	b.planAcks()
+	return b, nil
+}
+
+// planPushes packs one segment per lane. A repeat of a transaction id in its lane
+// is answered with the first one's message id and stored once.
+func (b *bundle) planPushes(sub string, ids []uuid.UUID) error {
+	var segments []*lane
+	byName := make(map[laneKey]*lane)
+	first := make(map[idKey]int)
+	for i := range b.req.Ops {
+		op := &b.req.Ops[i]
+		if op.Kind != wire.TxPush {
+			continue
+		}
+		r := &b.results[i]
+		*r = wire.TxResult{Op: wire.TxPush, TransactionID: op.Push.TransactionID, MessageID: ids[i], QueueName: op.Push.Queue}
+		if r.TransactionID == "" {
+			r.TransactionID = ids[i].String()
+		}
+		key := laneKey{op.Push.Queue, op.Push.Partition}
+		if f, repeated := first[idKey{key, r.TransactionID}]; repeated {
+			r.MessageID, r.Duplicate = b.results[f].MessageID, true
+			continue
+		}
+		first[idKey{key, r.TransactionID}] = i
+		l := byName[key]
+		if l == nil {
+			l = &lane{laneKey: key}
+			byName[key] = l
+			segments = append(segments, l)
+		}
+		l.frames = append(l.frames, segment.Frame{
+			MessageID: r.MessageID, TransactionID: r.TransactionID, ProducerSub: sub, Payload: op.Push.Payload,
+			TraceID: op.TraceID, HasTrace: op.HasTrace,
+		})
+	}
+	for _, l := range segments {
+		blob, hashes, err := b.Packer.Pack(l.frames)
+		if err != nil {
+			return fmt.Errorf("pack segment: %w", err)
+		}
+		b.tx.Pushes = append(b.tx.Pushes, store.TxPush{
+			Queue: l.queue, Partition: l.partition, Count: len(l.frames), Hashes: hashes, Blob: blob,
+		})
+	}
+	return nil
+}
+
+// planAcks makes one ack of all operations on one (partition, group, lease).
+func (b *bundle) planAcks() {
+	byKey := make(map[ackKey]int)
+	for i := range b.req.Ops {
+		op := &b.req.Ops[i]
+		if op.Kind != wire.TxAck {
+			continue
+		}
+		b.results[i] = wire.TxResult{Op: wire.TxAck, TransactionID: op.Ack.TransactionID}
+		id, err := lanes.ParseID(op.Ack.PartitionID)
+		if err != nil {
+			b.refusal = fmt.Sprintf("QTXN ack references partition %q: %s; transaction rolled back", op.Ack.PartitionID, err)
+			return
+		}
+		key := ackKey{id, op.Ack.Group, op.Ack.LeaseID}
+		n, ok := byKey[key]
+		if !ok {
+			n = len(b.tx.Acks)
+			byKey[key] = n
+			b.tx.Acks = append(b.tx.Acks, b.lease(store.TxAck{PartitionID: id, Group: op.Ack.Group}, op.Ack.LeaseID))
+			b.acks = append(b.acks, nil)
+		}
+		a := &b.tx.Acks[n]
+		a.Hashes = append(a.Hashes, segment.Hash(op.Ack.TransactionID))
+		a.Statuses = append(a.Statuses, store.AckStatus(op.Ack.Status))
+		b.acks[n] = append(b.acks[n], i)
+	}
+}
+
+// lease says which lease an ack needs: the one its operations name, else one of
+// those the request requires, which the database compares with the holder of the
+// row under its lock. Without either the ack is not checked.
+func (b *bundle) lease(a store.TxAck, own string) store.TxAck {
+	if own != "" {
+		a.Worker = own
+	} else {
+		a.Workers = b.req.RequiredLeases
+	}
+	return a
+}

@@ -1,0 +1,148 @@
+package transact
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/retry"
+)
+
+// The errors of Run, beside *wire.Error for requests this broker cannot serve.
+var (
+	// ErrOverloaded refuses a request that changed nothing.
+	ErrOverloaded = admission.ErrOverloaded
+	// ErrUnknown says that the answer of the database was lost: the bundle is
+	// either committed or not, as a whole.
+	ErrUnknown = errors.New("outcome of the transaction is unknown")
+	// ErrFailed says that the bundle was rolled back, for a reason that lies not
+	// in the request.
+	ErrFailed = errors.New("transaction failed")
+)
+
+// textRiders answers what a later release will understand. Leaving a rider out
+// and committing the rest would break the promise of atomicity.
+const textRiders = "kv and timers operations are not supported by this broker"
+
+// Bounds of the work on one bundle.
+const (
+	// DeadlineDefault is how long a request keeps trying.
+	DeadlineDefault = 10 * time.Second
+	// letterPatience is how long the dead letters of a committed bundle are
+	// tried before the lease is left to expire.
+	letterPatience = 3 * time.Second
+)
+
+// Store is the part of the store that transactions need.
+type Store interface {
+	Transaction(ctx context.Context, t store.Transaction) (store.TransactionResult, error)
+}
+
+// Waker hears of committed messages and of lanes that have become claimable.
+type Waker interface {
+	Wake(tenant uuid.UUID, queue, partition string)
+}
+
+// Config holds the settings of a Service. Zero values take the defaults.
+type Config struct {
+	// Deadline is how long a request may start another attempt (default 10 s).
+	Deadline time.Duration
+}
+
+// Deps are what a Service works with.
+type Deps struct {
+	Store     Store
+	Packer    *segment.Packer
+	Letters   *deadletter.Filer
+	Admission *admission.Gate
+	Waker     Waker
+	Lanes     *lanes.Memo
+	IDs       *mint.Source
+	Meter     metric.Meter
+	Logger    *slog.Logger
+}
+
+// Service runs transactions. It is safe for concurrent use.
+type Service struct {
+	Deps
+	deadline time.Duration
+	metrics  *metrics
+}
+
+// New builds a Service. It fails only when an instrument cannot be created.
+func New(cfg Config, deps Deps) (*Service, error) {
+	m, err := newMetrics(deps.Meter)
+	if err != nil {
+		return nil, fmt.Errorf("create transaction metrics: %w", err)
+	}
+	return &Service{Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), metrics: m}, nil
+}
+
+// Run carries out one bundle, all of it or nothing. A bundle that the database
+// refused is an answer and no error. An error is ErrOverloaded, ErrUnknown,
+// ErrFailed, the context's, or a *wire.Error. A client that leaves after
+// admission does not stop its bundle half way.
+func (s *Service) Run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
+	resp, err := s.run(ctx, tenant, producerSub, req)
+	s.metrics.answered(ctx, resp, err)
+	return resp, err
+}
+
+func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
+	if req.HasRiders {
+		return wire.TxResponse{}, &wire.Error{Status: http.StatusBadRequest, Text: textRiders}
+	}
+	b, err := s.plan(tenant, producerSub, req)
+	if err != nil {
+		return wire.TxResponse{}, err
+	}
+	if b.refusal != "" {
+		return b.refused(wire.ReasonAckRejected, b.refusal), nil
+	}
+	release, err := s.Admission.Acquire(ctx, admission.Push)
+	if err != nil {
+		return wire.TxResponse{}, err
+	}
+	defer release()
+	return b.commit(context.WithoutCancel(ctx))
+}
+
+// commit submits the bundle until it has an answer, and completes what follows
+// from a commit.
+func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
+	var out store.TransactionResult
+	err := retry.Do(ctx, time.Now().Add(b.deadline), func(ctx context.Context) error {
+		var err error
+		out, err = b.Store.Transaction(ctx, b.tx)
+		return err
+	})
+	var refused *store.TxRefused
+	switch text, answered := errtext.Database(err); {
+	case err == nil:
+	case errors.As(err, &refused):
+		return b.refused(refused.Reason, refused.Text), nil
+	case retry.Definite(err):
+		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrFailed, err)
+	case answered && !store.Ambiguous(err):
+		return b.refused(wire.ReasonDBError, text), nil
+	default: // no answer, or none that can be read
+		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	b.complete(ctx, out.Acks)
+	return b.committed(out.Acks), nil
+}
