@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/config"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pglocal"
 	"github.com/queenmq/queen/pkg/schema"
@@ -144,7 +145,7 @@ func execAdmin(ctx context.Context, sql string) error {
 func configFor(database string) pgdb.Config {
 	return pgdb.Config{
 		Host: shared.admin.Host, Port: int(shared.admin.Port),
-		User: shared.admin.User, Password: shared.admin.Password, Database: database,
+		User: shared.admin.User, Password: config.Secret(shared.admin.Password), Database: database,
 		UseSSL: shared.admin.TLSConfig != nil, SSLVerify: false,
 		PoolSize: poolSize, StatementTimeout: 30000, ApplicationName: "queen-test", EmptiedSearchPath: true,
 	}

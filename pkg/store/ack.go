@@ -67,7 +67,7 @@ func (s *Store) ack(ctx context.Context, name, call string, args ...any) (ackVer
 		return v, err
 	}
 	if err := json.Unmarshal(text, &v); err != nil {
-		return v, fmt.Errorf("%s: read the answer: %w", name, err)
+		return v, fmt.Errorf("%s: %w: %w", name, errAnswer, err)
 	}
 	return v, nil
 }
@@ -126,7 +126,7 @@ func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, erro
 		Results []ackVerdict `json:"results"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil, fmt.Errorf("ack batch: read the answer: %w", err)
+		return nil, fmt.Errorf("ack batch: %w: %w", errAnswer, err)
 	}
 	if len(answer.Results) != len(rows) {
 		return nil, fmt.Errorf("ack batch: %d verdicts for %d rows", len(answer.Results), len(rows))
@@ -151,7 +151,7 @@ func (s *Store) RenewLease(ctx context.Context, worker string, seconds int) (ren
 		ExpiresAt string `json:"expiresAt"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return 0, "", fmt.Errorf("renew lease: read the answer: %w", err)
+		return 0, "", fmt.Errorf("renew lease: %w: %w", errAnswer, err)
 	}
 	return answer.Renewed, answer.ExpiresAt, nil
 }

@@ -47,7 +47,7 @@ func (s *Store) dlqHead(ctx context.Context, d DeadLetter, payload []byte) (DLQO
 	}
 	var out DLQOutcome
 	if err := json.Unmarshal(text, &out); err != nil {
-		return DLQOutcome{}, fmt.Errorf("dead-letter: read the answer: %w", err)
+		return DLQOutcome{}, fmt.Errorf("dead-letter: %w: %w", errAnswer, err)
 	}
 	return out, nil
 }

@@ -59,7 +59,7 @@ func (s *Store) pop(ctx context.Context, name, call string, args ...any) ([]Popp
 	}
 	var meta popMeta
 	if err := json.Unmarshal(text, &meta); err != nil {
-		return nil, fmt.Errorf("%s: read the answer: %w", name, err)
+		return nil, fmt.Errorf("%s: %w: %w", name, errAnswer, err)
 	}
 	return meta.join(blobs)
 }
@@ -103,7 +103,7 @@ func (s *Store) PopList(ctx context.Context, queue string, partitions []string, 
 	}
 	var meta popMeta
 	if err := json.Unmarshal(text, &meta); err != nil {
-		return PopListResult{}, fmt.Errorf("pop list: read the answer: %w", err)
+		return PopListResult{}, fmt.Errorf("pop list: %w: %w", errAnswer, err)
 	}
 	var result PopListResult
 	if result.Claimed, err = meta.join(blobs); err != nil {
@@ -121,7 +121,7 @@ func parseStates(text []byte) ([]CandidateState, error) {
 		LastOff   int64     `json:"lastOff"`
 	}
 	if err := json.Unmarshal(text, &rows); err != nil {
-		return nil, fmt.Errorf("pop list: read the verdicts: %w", err)
+		return nil, fmt.Errorf("pop list: %w: %w", errAnswer, err)
 	}
 	states := make([]CandidateState, len(rows))
 	for i, r := range rows {

@@ -123,7 +123,7 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 		} `json:"acks"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return TransactionResult{}, fmt.Errorf("transaction: read the answer: %w", err)
+		return TransactionResult{}, fmt.Errorf("transaction: %w: %w", errAnswer, err)
 	}
 	if len(answer.Pushes) != len(t.Pushes) || len(answer.Acks) != len(t.Acks) {
 		return TransactionResult{}, fmt.Errorf("transaction: %d and %d verdicts for %d pushes and %d acks",
