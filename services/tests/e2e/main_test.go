@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
@@ -82,4 +83,11 @@ func requireKeys(t testing.TB, object map[string]any, keys ...string) {
 func repeat(n int) string {
 	const unit = "the quick brown fox jumps over the lazy dog 0123456789 "
 	return strings.Repeat(unit, n/len(unit)+1)[:n]
+}
+
+func mustJSON(t testing.TB, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(text)
 }
