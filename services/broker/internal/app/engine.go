@@ -1,0 +1,121 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/segment"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/telemetry"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/ack"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/config"
+	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/httpapi"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/transact"
+	"github.com/queenmq/queen/services/broker/internal/wake"
+)
+
+// engine is what stands between the HTTP surface and the store.
+type engine struct {
+	store        *store.Store
+	pushes       *push.Service
+	pops         *pop.Service
+	acks         *ack.Service
+	transactions *transact.Service
+}
+
+// shared are the parts that several services of the engine use.
+type shared struct {
+	store   *store.Store
+	packer  *segment.Packer
+	reader  *segment.Reader
+	gate    *admission.Gate
+	hub     *wake.Hub
+	lanes   *lanes.Memo
+	ids     *mint.Source
+	letters *deadletter.Filer
+}
+
+func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
+	s := &shared{store: store.New(db), hub: wake.NewHub(), ids: mint.NewSource()}
+	var err error
+	if s.packer, err = segment.NewPacker(cfg.Engine.ZstdLevel); err != nil {
+		return nil, err
+	}
+	if s.reader, err = segment.NewReader(0); err != nil {
+		return nil, err
+	}
+	if s.lanes, err = lanes.NewMemo(lanes.SizeDefault); err != nil {
+		return nil, err
+	}
+	s.gate, err = admission.New(admission.Config{Slots: cfg.Slots()}, tel.Meters.Meter(serviceName+"/admission"))
+	if err != nil {
+		return nil, err
+	}
+	s.letters = deadletter.NewFiler(s.store, s.reader, log)
+	return s, nil
+}
+
+func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*engine, error) {
+	s, err := newShared(cfg, db, tel, log)
+	if err != nil {
+		return nil, fmt.Errorf("build the engine: %w", err)
+	}
+	e := &engine{store: s.store}
+	e.pushes, err = push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Waker: s.hub, IDs: s.ids,
+		Meter: tel.Meters.Meter(serviceName + "/push"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.pops, err = pop.New(popConfig(cfg), pop.Deps{
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, IDs: s.ids,
+		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.acks, err = ack.New(ack.Config{}, ack.Deps{
+		Store: s.store, Letters: s.letters, Admission: s.gate, Waker: s.hub, Lanes: s.lanes,
+		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
+		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Waker: s.hub, Lanes: s.lanes, IDs: s.ids,
+		Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// deps is the engine as the HTTP surface sees it. A changed queue wakes the
+// pops parked on it: what they wait for may have become visible.
+func (e *engine) deps() httpapi.Deps {
+	return httpapi.Deps{
+		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
+		QueueChanged: e.pops.Wake,
+	}
+}
+
+func popConfig(cfg *config.Config) pop.Config {
+	return pop.Config{
+		InitialInterval: cfg.Flow.InitialInterval, BackoffThreshold: cfg.Flow.Threshold,
+		BackoffMultiplier: cfg.Flow.Multiplier, MaxInterval: cfg.Flow.MaxInterval, PendingGate: cfg.Flow.PendingGate,
+	}
+}
+
+func popDefaults(cfg *config.Config) wire.PopDefaults {
+	return wire.PopDefaults{Timeout: cfg.Flow.DefaultTimeout, SubMode: cfg.Flow.SubscriptionMode}
+}
