@@ -287,7 +287,7 @@ func badRouting() []odd {
 	lost := func(method, path string) odd { return odd{method: method, path: path, status: 404, want: noRoute} }
 	wrong := func(method, path string) odd { return odd{method: method, path: path, status: 405} }
 	return []odd{
-		lost("GET", "/api"), lost("GET", "/api/"), lost("GET", "/api/v1"), lost("GET", "/api/v1/unknown"), lost("GET", "/api/v2/push"),
+		lost("GET", "/api/"), lost("GET", "/api/v1"), lost("GET", "/api/v1/unknown"), lost("GET", "/api/v2/push"),
 		lost("POST", "/api/v1/unknown"), lost("POST", "/"), lost("PUT", "/anything"), lost("DELETE", "/"), lost("POST", "/api/v1/pop/queue"),
 		lost("POST", "/api/v1/push/more"), lost("GET", "/api/v1/Push"), lost("POST", "/API/v1/push"), lost("POST", "/api/v1/ack/batch/more"),
 		lost("POST", "/api/v1/lease/x"), lost("POST", "/api/v1/lease/x/renew"), lost("GET", "/api/v1/pop/queue/a/b/c"),
