@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -70,7 +71,7 @@ func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.
 		return err
 	})
 	if err != nil {
-		s.logFailure("ack failed", g, err)
+		s.logFailure(ctx, "acknowledge", g, err)
 		g.refuse(results, errtext.Of(err))
 		return
 	}
@@ -95,7 +96,7 @@ func (s *Service) handOff(ctx context.Context, deadline time.Time, items []wire.
 		Offset: out.Offset, Reasons: g.reasons(items),
 	})
 	if err != nil {
-		s.logFailure("dead-letter hand-off failed", g, err)
+		s.logFailure(ctx, "dead-letter", g, err)
 		refusal = errtext.Of(err)
 	}
 	out.Released = refusal == ""
@@ -167,9 +168,9 @@ func (s *Service) announce(tenant, partition uuid.UUID) {
 	}
 }
 
-func (s *Service) logFailure(message string, g *group, err error) {
+func (s *Service) logFailure(ctx context.Context, step string, g *group, err error) {
 	s.failures.Do(func() {
-		s.Logger.Error(message, slog.String("partitionId", g.partition.String()),
-			slog.String("group", g.group), slog.Any("error", err))
+		s.Logger.ErrorContext(ctx, "ack failed", slog.String("step", step), slog.String(logging.KeyPartitionID, g.partition.String()),
+			slog.String(logging.KeyGroup, g.group), logging.Err(err))
 	})
 }

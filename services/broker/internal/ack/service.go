@@ -15,7 +15,6 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
-	"github.com/queenmq/queen/services/broker/internal/errtext"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
@@ -78,28 +77,28 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // Ack carries out the acknowledgements of one request and returns one result for
 // each, in request order. Groups of one partition, lease and consumer group are
 // independent: a failing one does not affect the others. A client that leaves
-// after admission does not stop its acknowledgements half way.
-func (s *Service) Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) []wire.AckResult {
+// after admission does not stop its acknowledgements half way. An error
+// (ErrOverloaded, or the context's) means that nothing was changed.
+func (s *Service) Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) ([]wire.AckResult, error) {
 	results := make([]wire.AckResult, len(req.Items))
 	for i := range req.Items {
 		results[i].Index, results[i].TransactionID = i, req.Items[i].TransactionID
 	}
 	groups := split(req.Items, results)
 	if len(groups) > 0 {
-		s.run(ctx, tenant, req.Items, results, groups)
+		if err := s.run(ctx, tenant, req.Items, results, groups); err != nil {
+			return nil, err
+		}
 	}
 	s.metrics.acknowledged(ctx, req.Items, results)
-	return results
+	return results, nil
 }
 
 // run works through the groups one after another under one slot.
-func (s *Service) run(ctx context.Context, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, groups []*group) {
+func (s *Service) run(ctx context.Context, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, groups []*group) error {
 	release, err := s.Admission.Acquire(ctx, admission.Ack)
 	if err != nil {
-		for _, g := range groups {
-			g.refuse(results, errtext.Of(err))
-		}
-		return
+		return err
 	}
 	defer release()
 	// A group must not be left half done because its client did not wait.
@@ -108,6 +107,7 @@ func (s *Service) run(ctx context.Context, tenant uuid.UUID, items []wire.AckIte
 	for _, g := range groups {
 		s.runGroup(work, deadline, tenant, items, results, g)
 	}
+	return nil
 }
 
 // Extend renews every live lease of a worker.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/retry"
@@ -90,8 +91,8 @@ func (f *Filer) letter(ctx context.Context, deadline time.Time, p Poison) (store
 	}
 	frame, err := f.reader.Frame(seg.Blob, int(p.Offset-seg.Base))
 	if err != nil {
-		f.logger.Error("segment not readable", slog.String("partitionId", p.PartitionID.String()),
-			slog.Int64("offset", p.Offset), slog.Any("error", err))
+		f.logger.ErrorContext(ctx, "segment not readable", slog.String(logging.KeyPartitionID, p.PartitionID.String()),
+			slog.Int64(logging.KeyOffset, p.Offset), logging.Err(err))
 		return store.DeadLetter{}, Rejected, nil
 	}
 	return store.DeadLetter{

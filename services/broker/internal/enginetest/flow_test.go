@@ -373,7 +373,7 @@ func TestConsumersReceiveEveryMessageInOrder(t *testing.T) {
 	}
 	want := make(map[string][]string)
 	for r := range rounds {
-		var all []wire.PushItem
+		all := make([]wire.PushItem, 0, 2*lanes)
 		for l := range lanes {
 			lane := fmt.Sprint("lane", l)
 			all = append(all, items("q", lane, fmt.Sprint("r", r, "-"), 2)...)

@@ -172,7 +172,7 @@ func (e *engine) popped(queue string, options ...option) []message {
 }
 
 func ids(ms []message) []string {
-	out := []string{}
+	out := make([]string, 0, len(ms))
 	for _, m := range ms {
 		out = append(out, m.TransactionID)
 	}
@@ -184,13 +184,17 @@ func ackOf(m message, group, status string) wire.AckItem {
 }
 
 func (e *engine) acked(acks ...wire.AckItem) []wire.AckResult {
-	return e.ack.Ack(context.Background(), tenant, wire.AckRequest{Items: acks})
+	rs, err := e.ack.Ack(context.Background(), tenant, wire.AckRequest{Items: acks})
+	if err != nil {
+		e.t.Error(err) // also called from other goroutines than the test's
+	}
+	return rs
 }
 
 // settle acknowledges messages of queue mode with one status and requires success.
 func (e *engine) settle(status string, ms ...message) []wire.AckResult {
 	e.t.Helper()
-	var acks []wire.AckItem
+	acks := make([]wire.AckItem, 0, len(ms))
 	for _, m := range ms {
 		acks = append(acks, ackOf(m, store.QueueModeGroup, status))
 	}

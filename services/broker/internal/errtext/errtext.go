@@ -6,14 +6,12 @@ import (
 	"strings"
 
 	"github.com/queenmq/queen/pkg/pgdb"
-	"github.com/queenmq/queen/services/broker/internal/admission"
 )
 
 // The texts for what is no message of the database.
 const (
-	Pool       = "pool"
-	Overloaded = "overloaded, try again later"
-	Timeout    = "the database did not answer in time"
+	Pool    = "pool"
+	Timeout = "the database did not answer in time"
 )
 
 // coded is a message of the database.
@@ -31,8 +29,6 @@ func Of(err error) string {
 		return text
 	case errors.Is(err, pgdb.ErrPool):
 		return Pool
-	case errors.Is(err, admission.ErrOverloaded):
-		return Overloaded
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return Timeout
 	default:

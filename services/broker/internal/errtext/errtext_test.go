@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/pgdb"
-	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
 )
 
@@ -24,7 +23,6 @@ func TestOf(t *testing.T) {
 		"message of the database": {wrap(&pgconn.PgError{Severity: "ERROR", Code: "22P02", Message: `invalid: "x (SQLSTATE 1)"`}), `invalid: "x (SQLSTATE 1)"`},
 		"no connection":           {wrap(errors.Join(pgdb.ErrPool, context.DeadlineExceeded)), "pool"},
 		"deadline":                {wrap(context.DeadlineExceeded), errtext.Timeout},
-		"overload":                {admission.ErrOverloaded, errtext.Overloaded},
 		"anything else":           {errors.New("x"), "x"},
 	} {
 		t.Run(name, func(t *testing.T) {

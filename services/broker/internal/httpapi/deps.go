@@ -31,7 +31,7 @@ type Popper interface {
 
 // Acker settles delivered messages and extends leases.
 type Acker interface {
-	Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) []wire.AckResult
+	Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) ([]wire.AckResult, error)
 	Extend(ctx context.Context, tenant uuid.UUID, leaseID string, seconds int) (wire.ExtendResult, error)
 }
 

@@ -99,7 +99,10 @@ func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)
 		if err != nil {
 			return err
 		}
-		results := a.deps.Ack.Ack(c.Request().Context(), a.tenant(c), req)
+		results, err := a.deps.Ack.Ack(c.Request().Context(), a.tenant(c), req)
+		if err != nil {
+			return err
+		}
 		return respond(c, http.StatusOK, wire.AppendAckResults(nil, results))
 	})
 }
@@ -135,12 +138,14 @@ func (a *API) transaction(c echo.Context) error {
 		}
 		result, err := a.deps.Transaction.Run(c.Request().Context(), a.tenant(c), a.producer(c), req)
 		if err != nil {
-			return err
+			return refuseTransaction(c, err)
 		}
 		return respond(c, http.StatusOK, wire.AppendTxResponse(nil, result))
 	})
 }
 
+// refuseTransaction answers a request that cannot be served. Any other error is
+// answered as on every route.
 func refuseTransaction(c echo.Context, err error) error {
 	var we *wire.Error
 	if !errors.As(err, &we) {

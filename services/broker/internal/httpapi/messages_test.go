@@ -138,13 +138,15 @@ func TestFailuresHaveOneStatusEach(t *testing.T) {
 		{fmt.Errorf("x: %w", pop.ErrFailed), "GET", "/api/v1/pop/queue/q", "", 500, `{"error":"pop failed"}`},
 		{admission.ErrOverloaded, "GET", "/api/v1/pop/queue/q", "", 429, `{"error":"overloaded, try again later"}`},
 		{admission.ErrOverloaded, "POST", "/api/v1/push", item, 429, `{"error":"overloaded, try again later"}`},
+		{admission.ErrOverloaded, "POST", "/api/v1/ack", "{}", 429, `{"error":"overloaded, try again later"}`},
+		{admission.ErrOverloaded, "POST", "/api/v1/ack/batch", `{"acknowledgments":[]}`, 429, `{"error":"overloaded, try again later"}`},
 		{pool, "POST", "/api/v1/lease/l/extend", "{}", 500, `{"error":"pool"}`},
 		{errors.New("no luck"), "POST", "/api/v1/lease/l/extend", "{}", 500, `{"error":"renew failed: no luck"}`},
 		{pool, "POST", "/api/v1/transaction", ops, 500, `{"error":"pool"}`},
 		{errors.New("secret detail"), "POST", "/api/v1/transaction", ops, 500, `{"error":"internal error"}`},
 		{context.DeadlineExceeded, "GET", "/api/v1/pop/queue/q", "", 500, `{"error":"internal error"}`},
 	} {
-		fault = tc.fault
+		fault, b.ackErr = tc.fault, tc.fault
 		b.want(tc.method, tc.path, tc.body, tc.status, tc.answer)
 	}
 	res, _ := b.call("POST", "/api/v1/push", "")
@@ -153,6 +155,17 @@ func TestFailuresHaveOneStatusEach(t *testing.T) {
 	res, _ = b.call("POST", "/api/v1/push", item)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.Contains(t, b.log.String(), `level=ERROR msg="request failed" method=POST route=/api/v1/transaction status=500 error="secret detail"`)
+}
+
+func TestATransactionThatCannotBeServedHasItsOwnEnvelope(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run = func(wire.TxRequest) (wire.TxResponse, error) {
+		return wire.TxResponse{}, &wire.Error{Status: http.StatusBadRequest, Text: "not here"}
+	}
+	res, body := b.call("POST", "/api/v1/transaction", `{"operations":[],"kv":[{"op":"get"}]}`)
+	require.Equal(t, http.StatusBadRequest, res.StatusCode)
+	require.Contains(t, body, `"success":false,"reason":"bad_request","error":"not here","results":[]`)
 }
 
 func TestClientThatLeavesCancelsItsPop(t *testing.T) {

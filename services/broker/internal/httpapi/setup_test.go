@@ -33,6 +33,7 @@ type fakes struct {
 	push      func(ctx context.Context, items []wire.PushItem) ([]wire.PushResult, error)
 	pop       func(ctx context.Context, req pop.Request) ([]byte, error)
 	ack       func(req wire.AckRequest) []wire.AckResult
+	ackErr    error // refuses acks as a whole
 	extend    func(lease string, seconds int) (wire.ExtendResult, error)
 	run       func(req wire.TxRequest) (wire.TxResponse, error)
 	configure func(queue string, options json.RawMessage, merge bool) (store.RawJSON, error)
@@ -91,8 +92,8 @@ func (f pushFake) Push(ctx context.Context, _ uuid.UUID, _ string, items []wire.
 	return f.push(ctx, items)
 }
 func (f popFake) Pop(ctx context.Context, req pop.Request) ([]byte, error) { return f.pop(ctx, req) }
-func (f ackFake) Ack(_ context.Context, _ uuid.UUID, req wire.AckRequest) []wire.AckResult {
-	return f.ack(req)
+func (f ackFake) Ack(_ context.Context, _ uuid.UUID, req wire.AckRequest) ([]wire.AckResult, error) {
+	return f.ack(req), f.ackErr
 }
 func (f ackFake) Extend(_ context.Context, _ uuid.UUID, lease string, seconds int) (wire.ExtendResult, error) {
 	return f.extend(lease, seconds)

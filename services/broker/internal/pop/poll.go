@@ -84,7 +84,7 @@ func (p *poll) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.render(claimed); err != nil {
+	if err := p.render(ctx, claimed); err != nil {
 		return err
 	}
 	if !p.req.Query.AutoAck {

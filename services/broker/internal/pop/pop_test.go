@@ -62,7 +62,7 @@ func setup(t testing.TB, cfg pop.Config) *bundle {
 // claimOf is a claim of the messages [start, start+len(payloads)) of a segment.
 func (b *bundle) claimOf(t testing.TB, partition string, start int, payloads ...string) store.Popped {
 	t.Helper()
-	var frames []segment.Frame
+	frames := make([]segment.Frame, 0, start+len(payloads))
 	for i := range start + len(payloads) {
 		f := segment.Frame{MessageID: uuid.New(), TransactionID: fmt.Sprint("t", i), Payload: []byte(`"before"`)}
 		if i >= start {
@@ -225,7 +225,7 @@ func TestACorruptSegmentIsNamedAndFails(t *testing.T) {
 	require.ErrorIs(t, err, pop.ErrFailed)
 	require.ErrorIs(t, err, segment.ErrCorrupt)
 	require.Nil(t, body)
-	for _, attr := range []string{"queue=q", "partition=broken", "offset=103"} {
+	for _, attr := range []string{"queue=q", "partition=broken", "offset=103", "partition_id="} {
 		require.Contains(t, b.log.String(), attr)
 	}
 }

@@ -1,9 +1,11 @@
 package pop
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -15,7 +17,7 @@ const messageOverhead = 512
 // render writes the reply into p.body, decoding one segment at a time and
 // copying payload bytes as they are. It leaves p.body nil when nothing was
 // claimed.
-func (p *poll) render(claimed []store.Popped) error {
+func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 	messages, packed := 0, 0
 	for i := range claimed {
 		for j := range claimed[i].Segments {
@@ -36,7 +38,7 @@ func (p *poll) render(claimed []store.Popped) error {
 	dst := wire.AppendPopStart(make([]byte, 0, messages*messageOverhead+packed), h)
 	var err error
 	for i := range claimed {
-		if dst, err = p.renderPartition(dst, h, &claimed[i]); err != nil {
+		if dst, err = p.renderPartition(ctx, dst, h, &claimed[i]); err != nil {
 			return err
 		}
 	}
@@ -44,7 +46,7 @@ func (p *poll) render(claimed []store.Popped) error {
 	return nil
 }
 
-func (p *poll) renderPartition(dst []byte, h wire.PopHeader, c *store.Popped) ([]byte, error) {
+func (p *poll) renderPartition(ctx context.Context, dst []byte, h wire.PopHeader, c *store.Popped) ([]byte, error) {
 	m := wire.PopMessage{PartitionID: c.PartitionID.String(), Partition: c.Partition, Attempt: max(1, c.DeliveryAttempt)}
 	for i := range c.Segments {
 		seg := &c.Segments[i]
@@ -58,9 +60,9 @@ func (p *poll) renderPartition(dst []byte, h wire.PopHeader, c *store.Popped) ([
 		})
 		if err != nil {
 			// The lane cannot move past this segment: say where it is.
-			p.Logger.Error("segment not readable", slog.String("queue", p.req.Queue),
-				slog.String("partition", c.Partition), slog.String("partitionId", m.PartitionID),
-				slog.Int64("offset", seg.Base+int64(seg.Start)), slog.Any("error", err))
+			p.Logger.ErrorContext(ctx, "segment not readable", slog.String(logging.KeyQueue, p.req.Queue),
+				slog.String(logging.KeyPartition, c.Partition), slog.String(logging.KeyPartitionID, m.PartitionID),
+				slog.Int64(logging.KeyOffset, seg.Base+int64(seg.Start)), logging.Err(err))
 			return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 		}
 	}

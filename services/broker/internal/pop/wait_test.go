@@ -193,7 +193,7 @@ func TestManyParkedPopsShareTheirReChecks(t *testing.T) {
 		const pops = 200
 		b := setup(t, pop.Config{})
 		b.store.hidden = true // leased or delayed: the probe alone cannot help
-		var outs []<-chan answer
+		outs := make([]<-chan answer, 0, pops)
 		for range pops {
 			outs = append(outs, b.start(t.Context(), wildcard(query(true, 15*time.Second))))
 			time.Sleep(5 * time.Millisecond)
@@ -219,7 +219,7 @@ func TestOverload(t *testing.T) {
 		a := <-b.start(t.Context(), wildcard(query(true, 15*time.Second)))
 		require.ErrorIs(t, a.err, pop.ErrOverloaded)
 
-		var releases []func()
+		releases := make([]func(), 0, 2)
 		for range 2 {
 			release, err := b.gate.Acquire(t.Context(), admission.Pop)
 			require.NoError(t, err)

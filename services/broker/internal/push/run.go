@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -21,13 +22,13 @@ func (r *request) run(ctx context.Context) {
 	}
 	var bundle []*group
 	for len(todo) > 0 {
-		bundle, todo = r.take(bundle[:0], todo)
+		bundle, todo = r.take(ctx, bundle[:0], todo)
 		todo = append(todo, r.submit(ctx, bundle)...)
 	}
 }
 
 // take packs groups from the front of todo into a bundle until a bound is met.
-func (r *request) take(bundle, todo []*group) (taken, rest []*group) {
+func (r *request) take(ctx context.Context, bundle, todo []*group) (taken, rest []*group) {
 	size := 0
 	for len(todo) > 0 {
 		g := todo[0]
@@ -35,7 +36,7 @@ func (r *request) take(bundle, todo []*group) (taken, rest []*group) {
 			break
 		}
 		if err := r.pack(g); err != nil {
-			r.fail(g, err)
+			r.fail(ctx, g, err)
 			todo = todo[1:]
 			continue
 		}
@@ -68,10 +69,10 @@ func (r *request) submit(ctx context.Context, bundle []*group) (again []*group) 
 				return again
 			}
 		default:
-			return append(again, r.isolate(bundle, err)...)
+			return append(again, r.isolate(ctx, bundle, err)...)
 		}
 		if !retry.Pause(ctx, attempt, r.deadline) {
-			r.failAll(bundle, err)
+			r.failAll(ctx, bundle, err)
 			return again
 		}
 	}
@@ -87,18 +88,15 @@ func (r *request) call(ctx context.Context, bundle []*group) ([]store.PushVerdic
 		g.segment.Verified = store.VerifiedNone
 	}
 	verdicts, err := r.Store.PushMulti(ctx, segments)
-	if err == nil && len(verdicts) != len(bundle) {
-		err = unexpected("verdicts", len(verdicts), len(bundle))
-	}
 	r.metrics.call(ctx, err)
 	return verdicts, err
 }
 
 // isolate handles a refusal that repeating cannot mend: one group's fault must
 // not fail its neighbours, so each goes alone.
-func (r *request) isolate(bundle []*group, err error) (again []*group) {
+func (r *request) isolate(ctx context.Context, bundle []*group, err error) (again []*group) {
 	if len(bundle) == 1 {
-		r.fail(bundle[0], err)
+		r.fail(ctx, bundle[0], err)
 		return nil
 	}
 	for _, g := range bundle {
@@ -115,11 +113,11 @@ func (r *request) keepProbed(ctx context.Context, bundle []*group, cause error) 
 		open, err := r.windowOpen(ctx, g.queue)
 		switch {
 		case err != nil:
-			r.fail(g, err)
+			r.fail(ctx, g, err)
 		case open:
 			kept = append(kept, g)
 		default:
-			r.fail(g, cause)
+			r.fail(ctx, g, cause)
 		}
 	}
 	return kept
@@ -179,21 +177,21 @@ func (r *request) pack(g *group) error {
 	return nil
 }
 
-func (r *request) failAll(bundle []*group, err error) {
+func (r *request) failAll(ctx context.Context, bundle []*group, err error) {
 	for _, g := range bundle {
-		r.fail(g, err)
+		r.fail(ctx, g, err)
 	}
 }
 
 // fail ends a group without storing it, or without knowing that it is stored.
-func (r *request) fail(g *group, err error) {
+func (r *request) fail(ctx context.Context, g *group, err error) {
 	text := errtext.Of(err)
 	for _, i := range g.items {
 		r.results[i].Status, r.results[i].Error = wire.StatusFailed, text
 	}
 	r.failures.Do(func() {
-		r.Logger.Error("push failed", slog.String("queue", g.queue), slog.String("partition", g.partition),
-			slog.Int("items", len(g.items)), slog.Any("error", err))
+		r.Logger.ErrorContext(ctx, "push failed", slog.String(logging.KeyQueue, g.queue), slog.String(logging.KeyPartition, g.partition),
+			slog.Int(logging.KeyCount, len(g.items)), logging.Err(err))
 	})
 	g.items = nil
 }

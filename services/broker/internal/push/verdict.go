@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -17,6 +18,10 @@ import (
 // apply settles the groups of an answered bundle and returns those whose
 // segment has to be submitted again without its duplicates.
 func (r *request) apply(ctx context.Context, bundle []*group, verdicts []store.PushVerdict) (again []*group) {
+	if len(verdicts) != len(bundle) {
+		r.failAll(ctx, bundle, unexpected("verdicts", len(verdicts), len(bundle)))
+		return nil
+	}
 	for i, g := range bundle {
 		v := &verdicts[i]
 		switch {
@@ -31,7 +36,7 @@ func (r *request) apply(ctx context.Context, bundle []*group, verdicts []store.P
 				again = append(again, g)
 			}
 		default:
-			r.fail(g, unexpected("duplicates", len(v.Dups), 1))
+			r.fail(ctx, g, unexpected("duplicates", len(v.Dups), 1))
 		}
 	}
 	return again
@@ -70,7 +75,7 @@ func (r *request) strip(ctx context.Context, g *group, v *store.PushVerdict) {
 		}
 	}
 	if len(left) == len(g.items) {
-		r.fail(g, unexpected("usable duplicates", 0, 1))
+		r.fail(ctx, g, unexpected("usable duplicates", 0, 1))
 		return
 	}
 	g.items, g.packed = left, false
@@ -96,8 +101,8 @@ func (r *request) originals(ctx context.Context, g *group, v *store.PushVerdict)
 			err = r.idsOf(seg, v.Dups, order[:n], ids)
 		}
 		if err != nil {
-			r.Logger.Error("original of a duplicate not readable", slog.String("queue", g.queue),
-				slog.String("partition", g.partition), slog.Int64("offset", first), slog.Any("error", err))
+			r.Logger.ErrorContext(ctx, "original of a duplicate not readable", slog.String(logging.KeyQueue, g.queue),
+				slog.String(logging.KeyPartition, g.partition), slog.Int64(logging.KeyOffset, first), logging.Err(err))
 		}
 		order = order[n:]
 	}

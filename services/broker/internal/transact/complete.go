@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
@@ -45,9 +46,9 @@ func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store
 	if refusal == "" && err == nil {
 		return true
 	}
-	b.Logger.Error("dead-letter hand-off failed", slog.String("partitionId", a.PartitionID.String()),
-		slog.String("group", a.Group), slog.Int64("offset", out.Offset),
-		slog.String("refusal", refusal), slog.Any("error", err))
+	b.Logger.ErrorContext(ctx, "dead-letter hand-off failed", slog.String(logging.KeyPartitionID, a.PartitionID.String()),
+		slog.String(logging.KeyGroup, a.Group), slog.Int64(logging.KeyOffset, out.Offset),
+		slog.String(logging.KeyReason, refusal), logging.Err(err))
 	return false
 }
 

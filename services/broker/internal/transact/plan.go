@@ -2,6 +2,7 @@ package transact
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -38,6 +39,7 @@ type ackKey struct {
 type lane struct {
 	laneKey
 	frames []segment.Frame
+	given  bool // the client named one of its transaction ids
 }
 
 // plan turns operations into segments and ack groups, in order of appearance.
@@ -85,6 +87,7 @@ func (b *bundle) planPushes(sub string, ids []uuid.UUID) error {
 			byName[key] = l
 			segments = append(segments, l)
 		}
+		l.given = l.given || op.Push.TransactionID != ""
 		l.frames = append(l.frames, segment.Frame{
 			MessageID: r.MessageID, TransactionID: r.TransactionID, ProducerSub: sub, Payload: op.Push.Payload,
 			TraceID: op.TraceID, HasTrace: op.HasTrace,
@@ -95,8 +98,12 @@ func (b *bundle) planPushes(sub string, ids []uuid.UUID) error {
 		if err != nil {
 			return fmt.Errorf("pack segment: %w", err)
 		}
+		verified := store.VerifiedMinted
+		if l.given {
+			verified = store.VerifiedNone
+		}
 		b.tx.Pushes = append(b.tx.Pushes, store.TxPush{
-			Queue: l.queue, Partition: l.partition, Count: len(l.frames), Hashes: hashes, Blob: blob,
+			Queue: l.queue, Partition: l.partition, Count: len(l.frames), Hashes: hashes, Blob: blob, Verified: verified,
 		})
 	}
 	return nil
@@ -141,4 +148,14 @@ func (b *bundle) lease(a store.TxAck, own string) store.TxAck {
 		a.Workers = b.req.RequiredLeases
 	}
 	return a
+}
+
+// probeAll withdraws the statement that ids were minted for this request, which
+// holds for one submission only (design rule 5).
+func (b *bundle) probeAll() {
+	pushes := slices.Clone(b.tx.Pushes) // the submitted ones are not ours any more
+	for i := range pushes {
+		pushes[i].Verified = store.VerifiedNone
+	}
+	b.tx.Pushes = pushes
 }

@@ -129,6 +129,7 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	err := retry.Do(ctx, time.Now().Add(b.deadline), func(ctx context.Context) error {
 		var err error
 		out, err = b.Store.Transaction(ctx, b.tx)
+		b.probeAll()
 		return err
 	})
 	var refused *store.TxRefused

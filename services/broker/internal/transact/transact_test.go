@@ -233,6 +233,19 @@ func TestAMalformedPartitionIDRollsBack(t *testing.T) {
 	require.Empty(t, b.store.calls)
 }
 
+func TestOnlyFirstSubmissionsOfMintedIDsSkipTheProbe(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.store.errs = []error{&pgconn.PgError{Severity: "ERROR", Code: "40P01", Message: "deadlock detected"}}
+	b.run(t, nil, pushOp("q", "minted", "", "1"), pushOp("q", "mixed", "", "1"), pushOp("q", "mixed", "x", "1"))
+	require.Len(t, b.store.calls, 2)
+	marks := make([]int64, 0, 4)
+	for _, call := range b.store.calls {
+		marks = append(marks, call.Pushes[0].Verified, call.Pushes[1].Verified)
+	}
+	require.Equal(t, []int64{store.VerifiedMinted, store.VerifiedNone, store.VerifiedNone, store.VerifiedNone}, marks)
+}
+
 func TestRidersAreRefusedBeforeAnyWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
