@@ -3,5 +3,10 @@
 // applied once, and a clone of it for each caller.
 //
 // A clone of a template rather than a schema per test: our SQL names its schema
-// literally, and advisory locks are scoped to a database.
+// literally, and advisory locks are scoped to a database. A clone costs about
+// 50 ms; copying files (STRATEGY file_copy) was measured and is no faster.
+//
+// A private server starts from a copy of a finished cluster, template included,
+// that is kept in the user's cache folder under the server's version and the
+// schema's fingerprint: 0.3 s instead of 1.5 s.
 package pgtest

@@ -52,3 +52,16 @@ func load(fsys fs.FS) ([]file, error) {
 }
 
 func embedded() ([]file, error) { return load(queensql.Files) }
+
+// Fingerprint identifies the embedded files: equal fingerprints, equal schema.
+func Fingerprint() (string, error) {
+	files, err := embedded()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(sum, "%s %s\n", f.name, f.sha)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
