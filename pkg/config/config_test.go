@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,6 +173,15 @@ func TestShowLogsResolvedValuesAndMasksSecrets(t *testing.T) {
 	require.Equal(t, `level=INFO msg="config: sample" QT_FLAG=true QT_COUNT=3 QT_RATIO=0.5 QT_WAIT_MS=1500 QT_NAME=queen `+
 		`QT_DATABASE=postgres QT_MODE=all QT_TOKEN="<set:6 chars>" QT_PASSWORD="<set:7 chars>" QT_PIN="<set:1 chars>" `+
 		"QT_LEVEL=INFO derived=yes\n", buf.String())
+}
+
+func TestShowShortensLongTexts(t *testing.T) {
+	t.Parallel()
+	long := "-----BEGIN CERTIFICATE-----\n" + strings.Repeat("A", 4000)
+	attrs := config.Values(&struct {
+		Cert string `envconfig:"QT_CERT"`
+	}{long})
+	require.Equal(t, `"-----BEGIN CERTIFICA"… (4028 bytes)`, attrs[0].Value.String())
 }
 
 func TestFindUnknownNamesTheNearestVariable(t *testing.T) {

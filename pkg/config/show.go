@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// maxShown is the longest text that is logged whole.
+const maxShown = 256
+
 // Show logs the resolved values of spec as the block "config: <name>". The
 // extra attributes state what follows from the values.
 func Show(ctx context.Context, log *slog.Logger, name string, spec any, extra ...slog.Attr) {
@@ -37,6 +40,11 @@ func (f field) shown() any {
 		return v.Milliseconds()
 	case fmt.Stringer:
 		return v.String()
+	case string:
+		// A certificate, say: the log needs to tell that it is there.
+		if len(v) > maxShown {
+			return fmt.Sprintf("%.20q… (%d bytes)", v, len(v))
+		}
 	}
 	return value
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/transact"
 )
 
 // statusClientGone is what logs and metrics show for a request whose client did
@@ -66,6 +67,10 @@ func failureOf(ctx context.Context, err error) failure {
 		return failure{status: http.StatusInternalServerError, text: "pool"}
 	case errors.Is(err, pop.ErrFailed):
 		return failure{status: http.StatusInternalServerError, text: pop.ErrFailed.Error()}
+	case errors.Is(err, transact.ErrFailed):
+		return failure{status: http.StatusInternalServerError, text: transact.ErrFailed.Error()}
+	case errors.Is(err, transact.ErrUnknown):
+		return failure{status: http.StatusInternalServerError, text: transact.ErrUnknown.Error()}
 	case errors.As(err, &call):
 		return failure{status: http.StatusInternalServerError, text: call.Error()}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/transact"
 )
 
 func TestPushAnswersOneElementPerItem(t *testing.T) {
@@ -70,7 +71,17 @@ func TestTransactionRefusalsHaveItsOwnEnvelope(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, res.StatusCode, body)
 		require.Regexp(t, regexp.MustCompile(`^\{"transactionId":"[0-9a-f-]{36}","success":false,"reason":"bad_request","error":"[^"].*","results":\[\]\}$`), got)
 	}
-	res, got := b.call("POST", "/api/v1/transaction", `{"operations":[{"type":"push","queue":"q","payload":1}]}`)
+	const push = `{"operations":[{"type":"push","queue":"q","payload":1}]}`
+	fine := b.run
+	b.run = func(wire.TxRequest) (wire.TxResponse, error) {
+		return wire.TxResponse{}, &wire.Error{Status: http.StatusBadRequest, Text: "no riders here"}
+	}
+	res, got := b.call("POST", "/api/v1/transaction", push)
+	require.Equal(t, http.StatusBadRequest, res.StatusCode)
+	require.Regexp(t, `"success":false,"reason":"bad_request","error":"no riders here","results":\[\]\}$`, got)
+
+	b.run = fine
+	res, got = b.call("POST", "/api/v1/transaction", push)
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	require.Equal(t, `{"transactionId":"tx","success":true,"results":[]}`, got)
 }
@@ -143,6 +154,8 @@ func TestFailuresHaveOneStatusEach(t *testing.T) {
 		{pool, "POST", "/api/v1/lease/l/extend", "{}", 500, `{"error":"pool"}`},
 		{errors.New("no luck"), "POST", "/api/v1/lease/l/extend", "{}", 500, `{"error":"renew failed: no luck"}`},
 		{pool, "POST", "/api/v1/transaction", ops, 500, `{"error":"pool"}`},
+		{fmt.Errorf("%w: detail", transact.ErrFailed), "POST", "/api/v1/transaction", ops, 500, `{"error":"transaction failed"}`},
+		{fmt.Errorf("%w: detail", transact.ErrUnknown), "POST", "/api/v1/transaction", ops, 500, `{"error":"outcome of the transaction is unknown"}`},
 		{errors.New("secret detail"), "POST", "/api/v1/transaction", ops, 500, `{"error":"internal error"}`},
 		{context.DeadlineExceeded, "GET", "/api/v1/pop/queue/q", "", 500, `{"error":"internal error"}`},
 	} {
