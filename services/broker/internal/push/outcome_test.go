@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
 func TestLostAnswers(t *testing.T) {
@@ -66,13 +68,17 @@ func TestDefiniteAbortsAreRepeatedUntilTheDeadline(t *testing.T) {
 	for name, err := range map[string]error{"transient": errAborted, "retry later": errUndefined} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, push.Config{Deadline: 30 * time.Millisecond})
-			b.store.fail = func(int, []store.PushSegment) (bool, error) { return false, err }
-			rs := b.push(t, item("q", "a", "", "1"), item("q", "a", "x", "1"), item("q", "a", "x", "1"))
-			require.Equal(t, []string{"failed", "failed", "failed"}, statuses(rs))
-			require.Greater(t, len(b.store.calls), 1)
-			require.NotContains(t, rs[0].Error, "SQLSTATE")
-			require.Empty(t, b.woken)
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, push.Config{})
+				b.store.fail = func(int, []store.PushSegment) (bool, error) { return false, err }
+				start := time.Now()
+				rs := b.push(t, item("q", "a", "", "1"), item("q", "a", "x", "1"), item("q", "a", "x", "1"))
+				require.Equal(t, []string{"failed", "failed", "failed"}, statuses(rs))
+				require.InDelta(t, push.DeadlineDefault, time.Since(start), float64(retry.LastPause))
+				require.Greater(t, len(b.store.calls), 20)
+				require.NotContains(t, rs[0].Error, "SQLSTATE")
+				require.Empty(t, b.woken)
+			})
 		})
 	}
 }

@@ -50,9 +50,8 @@ type idKey struct {
 func (s *Service) plan(tenant uuid.UUID, sub string, items []wire.PushItem) (*request, error) {
 	r := &request{
 		Service: s, tenant: tenant, sub: sub, items: items,
-		results:  make([]wire.PushResult, len(items)),
-		follows:  make([]int32, len(items)),
-		deadline: time.Now().Add(s.deadline),
+		results: make([]wire.PushResult, len(items)),
+		follows: make([]int32, len(items)),
 	}
 	if err := r.mint(); err != nil {
 		return nil, err

@@ -104,6 +104,7 @@ func (s *Service) Push(ctx context.Context, tenant uuid.UUID, producerSub string
 		return nil, err
 	}
 	defer release()
+	r.deadline = time.Now().Add(s.deadline)
 	r.run(context.WithoutCancel(ctx))
 	r.settleFollowers()
 	s.metrics.results(ctx, r.results)
