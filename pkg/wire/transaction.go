@@ -51,13 +51,16 @@ func ParseTransaction(body []byte) (TxRequest, error) {
 		return req, err
 	}
 	var seen uint
+	operations := 0
 	err = p.object(func(key []byte) error {
 		switch string(key) {
 		case "operations":
 			if err := p.once(&seen, bitOperations, "operations"); err != nil {
 				return err
 			}
-			return p.operations(&req)
+			var err error
+			operations, err = p.operations(&req)
+			return err
 		case "requiredLeases":
 			if err := p.once(&seen, bitLeases, "requiredLeases"); err != nil {
 				return err
@@ -79,19 +82,22 @@ func ParseTransaction(body []byte) (TxRequest, error) {
 	if seen&(1<<bitOperations) == 0 {
 		return req, badBody("missing field `operations`: an array of push and ack operations is needed")
 	}
-	if len(req.Ops) == 0 && !req.HasRiders {
+	if operations == 0 && !req.HasRiders {
 		return req, badBody("operations: empty; at least one push or ack operation is needed")
 	}
 	return req, nil
 }
 
-func (p *parser) operations(req *TxRequest) error {
+// operations reads the operations and counts them: a push of no items is one.
+func (p *parser) operations(req *TxRequest) (n int, err error) {
 	p.push("operations")
 	defer p.pop()
-	return p.array(func(i int) error {
+	err = p.array(func(i int) error {
 		p.at(i)
+		n++
 		return p.operation(req)
 	})
+	return n, err
 }
 
 // operation reads one operation, whose type may come after its other members:

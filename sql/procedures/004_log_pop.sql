@@ -208,9 +208,11 @@ BEGIN
         ) OR NOT pg_try_advisory_xact_lock(hashtextextended(p_pid::text || '/' || p_group, 42)) THEN
             RETURN;
         END IF;
+        -- A partition that is being deleted is passed over, not waited for.
         INSERT INTO queen.log_consumers (partition_id, consumer_group, committed)
-        VALUES (p_pid, p_group, queen.log_pop_seed_v1(
-            p_pid, v_part.queue_id, p_group, v_part.log_start, v_part.last_offset, p_sub_mode, p_sub_from))
+        SELECT l.id, p_group, queen.log_pop_seed_v1(
+            p_pid, v_part.queue_id, p_group, v_part.log_start, v_part.last_offset, p_sub_mode, p_sub_from)
+        FROM (SELECT p.id FROM queen.log_partitions AS p WHERE p.id = p_pid FOR KEY SHARE SKIP LOCKED) AS l
         ON CONFLICT DO NOTHING;
     END LOOP;
 
@@ -510,18 +512,18 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO queen.consumer_groups_metadata (tenant_id, consumer_group, queue_id, subscription_mode, subscription_timestamp)
-    VALUES (p_tenant, p_group, p_queue_id, p_mode, p_at)
+    SELECT p_tenant, p_group, q.id, p_mode, p_at
+    FROM (SELECT x.id FROM queen.queues AS x WHERE x.id = p_queue_id FOR KEY SHARE) AS q
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN; -- registered already, or the queue was deleted meanwhile
     END IF;
     INSERT INTO queen.log_consumers (partition_id, consumer_group, committed)
     SELECT p.id, p_group,
            CASE WHEN p_mode = 'all' THEN GREATEST(p.log_start - 1, -1)
                 WHEN p_mode = 'new' AND p_at_tail THEN p.last_offset
                 ELSE queen.log_seed_offset_v1(p.id, p.log_start, p.last_offset, p_at) END
-    FROM queen.log_partitions AS p
-    WHERE p.queue_id = p_queue_id
+    FROM (SELECT x.* FROM queen.log_partitions AS x WHERE x.queue_id = p_queue_id ORDER BY x.id FOR KEY SHARE) AS p
     ORDER BY p.id
     ON CONFLICT DO NOTHING;
 END
@@ -564,8 +566,7 @@ DECLARE
 BEGIN
     INSERT INTO queen.consumer_watermarks AS w (queue_id, consumer_group, last_empty_scan_at, updated_at)
     SELECT q.id, p_group, CASE WHEN v_pending THEN '1970-01-01T00:00:00Z' ELSE p_now END, p_now
-    FROM queen.queues AS q
-    WHERE q.id = ANY (p_queue_ids)
+    FROM (SELECT x.id FROM queen.queues AS x WHERE x.id = ANY (p_queue_ids) ORDER BY x.id FOR KEY SHARE) AS q
     ORDER BY q.id
     ON CONFLICT (queue_id, consumer_group) DO UPDATE
     SET last_empty_scan_at = CASE WHEN v_pending THEN w.last_empty_scan_at ELSE p_now END,
