@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"strings"
 
@@ -30,13 +29,14 @@ const (
 func Classify(err error) Class {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		if err == nil || errors.Is(err, errAnswer) {
+		if err == nil || errors.Is(err, errAnswer) || isRefused(err) {
 			return Permanent
 		}
 		return Transient
 	}
 	switch pg.Code {
 	case "40001", // serialization_failure, and our own "vanished, try again"
+		"40003", // statement_completion_unknown
 		"40P01", // deadlock_detected
 		"55P03", // lock_not_available
 		"25006": // read_only_sql_transaction: a demoted primary
@@ -52,19 +52,27 @@ func Classify(err error) Class {
 }
 
 // Ambiguous tells whether a failed call may have committed nevertheless: its
-// answer was lost. A server that answered with an error has rolled back, except
-// when it was going away, and a call that never got a connection did nothing.
+// answer was lost, or could not be read. A server that answered with an error
+// has rolled back, except when it was going away; a call that never got a
+// connection, or failed before its first byte left, did nothing.
 func Ambiguous(err error) bool {
-	if err == nil || errors.Is(err, pgdb.ErrPool) {
+	if err == nil || isRefused(err) || errors.Is(err, pgdb.ErrPool) || pgconn.SafeToRetry(err) {
 		return false
 	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		// 57014 is a cancelled statement, rolled back by definition; the others
-		// of class 57 and 08 end the session, before or after its commit.
-		return pg.Code != "57014" && (class(pg) == "57" || class(pg) == "08")
+		// of class 57 and 08 end the session, before or after its commit. 40003
+		// says that the server itself does not know.
+		return pg.Code == "40003" || pg.Code != "57014" && (class(pg) == "57" || class(pg) == "08")
 	}
-	return !errors.Is(err, errAnswer) || errors.Is(err, context.DeadlineExceeded)
+	return true
+}
+
+// isRefused recognises a transaction that was rolled back for what it asked.
+func isRefused(err error) bool {
+	var refused *TxRefused
+	return errors.As(err, &refused)
 }
 
 func class(pg *pgconn.PgError) string {

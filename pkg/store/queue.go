@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,20 +11,15 @@ import (
 
 // Configure writes the options of a queue, creating it when needed
 // (configure_queue_v1). options is a JSON object; merge keeps what it omits.
-// An answer with the key "invalid" wrote nothing.
+// An answer with the key "invalid" wrote nothing. The mode is set here, so that
+// no key of the client's own can choose it.
 func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, queue string, options json.RawMessage, merge bool) (RawJSON, error) {
-	if merge {
-		var object map[string]json.RawMessage
-		if err := json.Unmarshal(options, &object); err != nil {
-			return nil, fmt.Errorf("configure: read the options: %w", err)
-		}
-		object["_merge"] = json.RawMessage("true")
-		var err error
-		if options, err = json.Marshal(object); err != nil {
-			return nil, fmt.Errorf("configure: write the options: %w", err)
-		}
+	if len(options) == 0 {
+		options = json.RawMessage("{}")
 	}
-	return s.rawJSON(ctx, "configure", `SELECT queen.configure_queue_v1($1, $2, $3)`, queue, string(options), tenant)
+	return s.rawJSON(ctx, "configure",
+		`SELECT queen.configure_queue_v1($1, $2::JSONB || jsonb_build_object('_merge', $3::BOOLEAN), $4)`,
+		queue, string(options), merge, tenant)
 }
 
 // DeleteQueue removes a queue with everything in it (delete_queue_v1).
