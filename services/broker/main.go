@@ -17,6 +17,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/buildinfo"
 	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/app"
 	"github.com/queenmq/queen/services/broker/internal/config"
 )
@@ -75,6 +76,7 @@ func work(migrate bool) error {
 	context.AfterFunc(ctx, stop) // from now on a signal has its default effect
 
 	log := logging.New(os.Stderr, cfg.Logging)
+	telemetry.LogErrors(log)
 	cfg.Show(ctx, log)
 	a, err := app.New(ctx, cfg, log)
 	if err != nil {

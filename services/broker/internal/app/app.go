@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
-	"github.com/queenmq/queen/pkg/schema"
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
@@ -21,25 +22,34 @@ import (
 
 const serviceName = "queen-broker"
 
-// errNotReady is what readiness reports until the boot is complete, and again
-// once the stop has begun.
-var errNotReady = errors.New("not ready")
+// The states of a broker.
+const (
+	starting int32 = iota
+	serving
+	stopping
+)
+
+var (
+	errStarting = errors.New("starting")
+	errStopping = errors.New("stopping")
+)
 
 // App is one broker.
 type App struct {
-	cfg    *config.Config
-	log    *slog.Logger
-	tel    *telemetry.Telemetry
-	db     *pgdb.DB
-	engine *engine
-	server *httpapi.Server
-	ops    *opsserver.Server
-	ready  atomic.Bool
+	cfg     *config.Config
+	log     *slog.Logger
+	tel     *telemetry.Telemetry
+	db      *pgdb.DB
+	engine  *engine
+	server  *httpapi.Server
+	ops     *opsserver.Server
+	state   atomic.Int32
+	started chan struct{} // closed once it serves
 }
 
-// New builds everything and starts nothing.
+// New assembles a broker. Nothing is connected or bound yet.
 func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error) {
-	a := &App{cfg: cfg, log: log}
+	a := &App{cfg: cfg, log: log, started: make(chan struct{})}
 	var err error
 	a.tel, err = telemetry.New(ctx, telemetry.Config{
 		Service: serviceName, Version: buildinfo.Version(), Instance: cfg.Server.ServerID,
@@ -47,16 +57,28 @@ func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error
 	if err != nil {
 		return nil, fmt.Errorf("start telemetry: %w", err)
 	}
-	if a.db, err = openDatabase(ctx, cfg, a.tel); err != nil {
-		return nil, err
-	}
-	if a.engine, err = newEngine(cfg, a.db, a.tel, log); err != nil {
-		return nil, err
-	}
-	if err := a.listeners(); err != nil {
-		return nil, err
+	if err := a.assemble(ctx); err != nil {
+		return nil, errors.Join(err, a.tel.Shutdown(ctx))
 	}
 	return a, nil
+}
+
+func (a *App) assemble(ctx context.Context) (err error) {
+	if a.db, err = openDatabase(ctx, a.cfg, a.tel); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			a.db.Close()
+		}
+	}()
+	if err := observePool(a.tel.Meters.Meter(serviceName), a.db); err != nil {
+		return err
+	}
+	if a.engine, err = newEngine(a.cfg, a.db, a.tel, a.log); err != nil {
+		return err
+	}
+	return a.listeners()
 }
 
 func openDatabase(ctx context.Context, cfg *config.Config, tel *telemetry.Telemetry) (*pgdb.DB, error) {
@@ -93,96 +115,101 @@ func (a *App) listeners() error {
 	}
 	a.server = httpapi.NewServer(a.cfg.Server.Addr(), api, a.log)
 	a.ops = opsserver.New(a.cfg.Ops, opsserver.Deps{
-		Log: a.log, Metrics: deps.Prometheus, Ready: a.readiness, Health: a.db.Ping,
+		Log: a.log, Metrics: deps.Prometheus, Ready: a.ready, Health: a.db.Ping,
 	})
 	return nil
 }
 
-// readiness does not follow the database: a broker that has been ready answers
-// for an outage itself, and taking all of them out of the balancer helps nobody.
-func (a *App) readiness() error {
-	if !a.ready.Load() {
-		return errNotReady
+// ready reports whether the broker takes requests. Losing the database later
+// does not make it unready: all replicas would be taken out at once, and the
+// requests that need no database with them. Health tells that story.
+func (a *App) ready() error {
+	switch a.state.Load() {
+	case serving:
+		return nil
+	case stopping:
+		return errStopping
 	}
-	return nil
+	return errStarting
 }
 
-// Run boots, serves until ctx ends or a part fails, and stops. Parts stop in
-// reverse order; parked pops are answered first, so that the listener can drain.
+// Run starts the broker, serves until ctx ends and stops it. Parts start in
+// this order and stop in the reverse one.
 func (a *App) Run(ctx context.Context) error {
-	group := lifecycle.NewGroup(lifecycle.Config{
+	began := time.Now()
+	a.log.InfoContext(ctx, "broker is starting", slog.String(logging.KeyVersion, buildinfo.Version()),
+		slog.String("commit", buildinfo.Commit()), slog.String("go", runtime.Version()), slog.Int("pid", os.Getpid()))
+	g := lifecycle.NewGroup(lifecycle.Config{
 		StopTimeout: a.cfg.Server.ShutdownTimeout,
 		Started: func() {
-			a.ready.Store(true)
-			a.log.InfoContext(ctx, "broker ready", slog.String(logging.KeyAddr, a.server.Addr()))
+			a.state.Store(serving)
+			close(a.started)
+			a.log.InfoContext(ctx, "broker is ready", slog.String(logging.KeyAddr, a.server.Addr()), slog.Duration(logging.KeyElapsed, time.Since(began)))
 		},
 		Stopping: func() {
-			a.ready.Store(false)
+			a.state.Store(stopping)
+			a.log.InfoContext(ctx, "broker is stopping")
+			// Parked pops are answered with nothing, so that the listener can drain.
 			a.engine.pops.Close()
 		},
 	}, a.log)
-	group.Add(lifecycle.Component{Name: "telemetry", Stop: a.tel.Shutdown})
-	group.Add(lifecycle.Component{Name: "connection pool", Stop: func(context.Context) error {
-		a.db.Close()
-		return nil
-	}})
-	group.Add(a.ops.Component())
-	group.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
-	group.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.server.Stop})
-	return group.Run(ctx)
-}
-
-// Migrate applies the schema and returns.
-func (a *App) Migrate(ctx context.Context) error {
-	defer a.db.Close()
-	if err := a.waitDatabase(ctx); err != nil {
-		return err
+	g.Add(lifecycle.Component{Name: "telemetry", Stop: a.tel.Shutdown})
+	g.Add(a.ops.Component())
+	g.Add(lifecycle.Component{Name: "database", Start: a.connect, Stop: a.disconnect})
+	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
+	err := g.Run(ctx)
+	if err == nil {
+		a.log.InfoContext(ctx, "broker has stopped")
 	}
-	return a.applySchema(ctx)
+	return err
 }
 
-// prepareSchema waits for the database and makes sure that it fits this binary.
+func (a *App) connect(ctx context.Context) error {
+	return waitForDatabase(ctx, a.db, a.cfg, a.log)
+}
+
 func (a *App) prepareSchema(ctx context.Context) error {
-	if err := a.waitDatabase(ctx); err != nil {
-		return err
+	if a.cfg.Server.ApplySchema {
+		return applySchema(ctx, a.db, a.log)
 	}
-	if !a.cfg.Server.ApplySchema {
-		if err := schema.Check(ctx, a.db); err != nil {
-			return fmt.Errorf("check the schema (QUEEN_APPLY_SCHEMA is off): %w", err)
-		}
+	return awaitSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
+}
+
+// drain closes the port and waits for what is still being worked on. A part of
+// the time is kept for those that stop after it.
+func (a *App) drain(ctx context.Context) error {
+	if until, ok := ctx.Deadline(); ok {
+		kept := min(2*time.Second, time.Until(until)/10)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, until.Add(-kept), lifecycle.ErrStopTimeout)
+		defer cancel()
+	}
+	return a.server.Stop(ctx)
+}
+
+// disconnect closes the pool. It waits for statements that are still running,
+// but not beyond the deadline.
+func (a *App) disconnect(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		a.db.Close()
+	}()
+	select {
+	case <-closed:
 		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the pool: %w", context.Cause(ctx))
 	}
-	return a.applySchema(ctx)
 }
 
-func (a *App) applySchema(ctx context.Context) error {
-	began := time.Now()
-	result, err := schema.Apply(ctx, a.db, schema.Options{Logger: a.log})
-	if err != nil {
-		return fmt.Errorf("apply the schema: %w", err)
+// Migrate applies the schema and ends. The App is of no use afterwards.
+func (a *App) Migrate(ctx context.Context) error {
+	err := a.connect(ctx)
+	if err == nil {
+		err = applySchema(ctx, a.db, a.log)
 	}
-	a.log.InfoContext(ctx, "schema is in place", slog.Int("files_applied", len(result.Applied)),
-		slog.Bool("database_newer", result.Newer), slog.Duration("elapsed", time.Since(began)))
-	return nil
-}
-
-// waitDatabase tries to reach PostgreSQL until QUEEN_BOOT_DB_WAIT_MS has passed.
-func (a *App) waitDatabase(ctx context.Context) error {
-	deadline := time.Now().Add(a.cfg.Server.BootDBWait)
-	for attempt := 0; ; attempt++ {
-		err := a.db.Ping(ctx)
-		if err == nil {
-			return nil
-		}
-		pause := lifecycle.Backoff(attempt, lifecycle.LoopBackoffMin, lifecycle.LoopBackoffMax)
-		if ctx.Err() != nil || time.Now().Add(pause).After(deadline) {
-			return fmt.Errorf("PostgreSQL at %s:%d cannot be reached (waited %s, QUEEN_BOOT_DB_WAIT_MS): %w",
-				a.cfg.Postgres.Host, a.cfg.Postgres.Port, a.cfg.Server.BootDBWait, err)
-		}
-		a.log.WarnContext(ctx, "waiting for PostgreSQL", slog.Int(logging.KeyAttempt, attempt+1),
-			slog.Duration(logging.KeyDelay, pause), logging.Err(err))
-		if !lifecycle.Sleep(ctx, pause) {
-			return ctx.Err()
-		}
-	}
+	a.db.Close()
+	return errors.Join(err, a.tel.Shutdown(context.WithoutCancel(ctx)))
 }
