@@ -111,13 +111,14 @@ func TestLongPollWakesForAnotherBrokersPush(t *testing.T) {
 	peer := b.Sibling(t)
 	q := queueName(t)
 	for i, path := range []string{
-		harness.PopPath(q, "wait=true&timeout=30000&consumerGroup=g"),
-		harness.PopPartitionPath(q, "p", "wait=true&timeout=30000&consumerGroup=h"),
+		harness.PopPath(q+"-0", "wait=true&timeout=30000&consumerGroup=g"),
+		harness.PopPartitionPath(q+"-1", "p", "wait=true&timeout=30000&consumerGroup=g"),
+		"/api/v1/pop?wait=true&timeout=30000&namespace=" + q + "-2",
 	} {
 		w := park(t.Context(), b, path)
 		w.requireParked(t, 300*time.Millisecond)
 		pushed := time.Now()
-		peer.PushQueued(t, harness.Item{Queue: q, Partition: "p", Payload: i})
+		peer.PushQueued(t, harness.Item{Queue: fmt.Sprintf("%s-%d", q, i), Partition: "p", Payload: i})
 		require.NotEmpty(t, w.answer(t).Messages)
 		require.Less(t, time.Since(pushed), 10*time.Second, "re-checked at least every second")
 	}

@@ -90,14 +90,6 @@ func TestTransactionStoresATraceID(t *testing.T) {
 	require.Nil(t, p.Messages[1].TraceID)
 }
 
-func TestTransactionWithNothingToDo(t *testing.T) {
-	t.Parallel()
-	b, _ := shared(t)
-	a := b.Post(t, "/api/v1/transaction", `{"operations":[{"type":"push","items":[]}]}`)
-	require.Equal(t, http.StatusOK, a.Status, a)
-	require.Equal(t, true, a.Object(t)["success"], a)
-}
-
 func TestTransactionMovesMessagesBetweenQueues(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)
