@@ -2,14 +2,11 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queenmq/queen/pkg/pgdb"
 )
@@ -22,19 +19,33 @@ const (
 
 	lockSlice         = 2 * time.Second
 	lockBudgetDefault = time.Minute
-	applierWait       = 2 * time.Minute
-	retryPause        = 250 * time.Millisecond
+	turnBudgetDefault = 2 * time.Minute
 )
 
 // Options adjusts Apply. The zero value is what a boot uses.
 type Options struct {
-	// LockBudget is how long one statement may be retried while other sessions
-	// hold its lock; 0 means a minute.
+	// LockBudget is how long Apply may wait altogether for locks that other
+	// sessions hold; 0 means a minute.
 	LockBudget time.Duration
+	// TurnBudget is how long Apply may wait for another applier; 0 means two minutes.
+	TurnBudget time.Duration
 	// Force applies every file again, whatever the record says.
 	Force bool
 	// Logger receives progress; nil drops it.
 	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.LockBudget <= 0 {
+		o.LockBudget = lockBudgetDefault
+	}
+	if o.TurnBudget <= 0 {
+		o.TurnBudget = turnBudgetDefault
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
 }
 
 // Result says what Apply did.
@@ -44,19 +55,19 @@ type Result struct {
 }
 
 // Apply brings the database to this build's schema. It is safe to call from
-// any number of processes at once and on a database under traffic. The errors
-// are ErrServerTooOld, ErrTooNew, a *BlockedError, or the failing file and cause.
+// any number of processes at once and on a database under traffic. It needs a
+// connection that stays on one server session: direct, or a pooler in session
+// mode. The errors are ErrServerTooOld, ErrTooNew, ErrUnknownFiles,
+// ErrPrivilege, a *BlockedError, or the failing file and cause.
 func Apply(ctx context.Context, db *pgdb.DB, opts Options) (Result, error) {
-	if opts.LockBudget <= 0 {
-		opts.LockBudget = lockBudgetDefault
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
 	files, err := embedded()
 	if err != nil {
 		return Result{}, err
 	}
+	return applyFiles(ctx, db, files, opts.withDefaults())
+}
+
+func applyFiles(ctx context.Context, db *pgdb.DB, files []file, opts Options) (Result, error) {
 	conn, err := db.Session(ctx)
 	if err != nil {
 		return Result{}, err
@@ -66,122 +77,138 @@ func Apply(ctx context.Context, db *pgdb.DB, opts Options) (Result, error) {
 	if err := checkServer(ctx, conn); err != nil {
 		return Result{}, err
 	}
-	a := &applier{conn: conn, db: db, opts: opts}
-	return a.run(ctx, files)
-}
-
-// checkServer refuses a PostgreSQL that is too old, by name.
-func checkServer(ctx context.Context, conn *pgx.Conn) error {
-	var number int
-	var name string
-	const q = `SELECT current_setting('server_version_num')::int, current_setting('server_version')`
-	if err := conn.QueryRow(ctx, q).Scan(&number, &name); err != nil {
-		return fmt.Errorf("read the server version: %w", err)
-	}
-	return admitServer(number, name)
-}
-
-func admitServer(number int, name string) error {
-	if number < minServerVersion {
-		return fmt.Errorf("%w: this server is PostgreSQL %s", ErrServerTooOld, name)
-	}
-	return nil
+	a := &applier{conn: conn, db: db, opts: opts, files: files}
+	result, err := a.run(ctx)
+	return result, explain(err, db.Config())
 }
 
 type applier struct {
-	conn *pgx.Conn
-	db   *pgdb.DB
-	opts Options
+	conn   *pgx.Conn
+	db     *pgdb.DB
+	opts   Options
+	files  []file
+	pid    int32         // of the server's process; a pooler invents its own in the protocol
+	waited time.Duration // for locks, so far
 }
 
-func (a *applier) run(ctx context.Context, files []file) (Result, error) {
-	// Without the lock first: an identical boot costs one query.
-	if todo, newer, err := a.plan(ctx, files); err != nil || len(todo) == 0 {
-		return Result{Newer: newer}, err
+// plan is what is to be done.
+type plan struct {
+	todo  []file // to execute
+	lift  bool   // the record's generation is to be raised
+	newer bool   // the database is ahead: nothing is to be done
+}
+
+func (p plan) done() bool { return p.newer || len(p.todo) == 0 && !p.lift }
+
+func (a *applier) run(ctx context.Context) (Result, error) {
+	// Without the lock first: an identical boot only reads.
+	p, err := a.plan(ctx)
+	if err != nil || p.done() {
+		return Result{Newer: p.newer}, err
 	}
 	if err := a.lock(ctx); err != nil {
 		return Result{}, err
 	}
-	todo, newer, err := a.plan(ctx, files)
-	if err != nil || len(todo) == 0 {
-		return Result{Newer: newer}, err
+	// Another applier may have been at work meanwhile.
+	if p, err = a.plan(ctx); err != nil || p.done() {
+		return Result{Newer: p.newer}, err
 	}
-	// DDL may take its time; waiting for a lock may not. Bodies may name
-	// functions of later files.
-	settings := fmt.Sprintf(`SET statement_timeout = 0; SET lock_timeout = %d;
-		SET idle_in_transaction_session_timeout = '60s'; SET check_function_bodies = off;
-		SET client_min_messages = warning`, lockSlice.Milliseconds())
-	if _, err := a.conn.PgConn().Exec(ctx, settings).ReadAll(); err != nil {
-		return Result{}, fmt.Errorf("set session parameters: %w", err)
+	if err := a.prepare(ctx); err != nil {
+		return Result{}, err
 	}
 	var result Result
-	for _, f := range todo {
+	for _, f := range p.todo {
 		if err := a.apply(ctx, f); err != nil {
 			return result, fmt.Errorf("apply %s: %w", f.name, err)
 		}
 		a.opts.Logger.InfoContext(ctx, "schema file applied", slog.String("file", f.name))
 		result.Applied = append(result.Applied, f.name)
 	}
-	return result, nil
+	return result, a.lift(ctx)
+}
+
+// plan compares the record with this build.
+func (a *applier) plan(ctx context.Context) (plan, error) {
+	rec, err := readRecord(ctx, a.conn)
+	if err != nil {
+		return plan{}, err
+	}
+	if newer, err := rec.newer(); newer {
+		return plan{newer: true}, err
+	}
+	if err := rec.checkKnown(a.files); err != nil {
+		return plan{}, err
+	}
+	if a.opts.Force {
+		return plan{todo: a.files, lift: true}, nil
+	}
+	return plan{todo: rec.outdated(a.files), lift: !rec.complete(a.files)}, nil
 }
 
 // lock waits for other appliers. It polls, because the blocking form would be
 // one long statement under the session's statement timeout.
 func (a *applier) lock(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, applierWait,
-		fmt.Errorf("another process has been applying the schema for %s (advisory lock %d)", applierWait, lockID))
+	waiting, cancel := context.WithTimeout(ctx, a.opts.TurnBudget)
 	defer cancel()
 	for {
 		var got bool
 		if err := a.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, lockID).Scan(&got); err != nil {
-			return fmt.Errorf("take the applier's lock: %w", err)
+			return fmt.Errorf("take the appliers' lock: %w", err)
 		}
 		if got {
 			return nil
 		}
-		if err := pause(ctx); err != nil {
+		if pause(waiting) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for another applier: %w", context.Cause(ctx))
+		}
+		sessions, err := a.holders(ctx)
+		if err != nil {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context) error {
-	t := time.NewTimer(retryPause/2 + rand.N(retryPause))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
-}
-
-// plan lists the files whose recorded sum differs. A newer database plans
-// nothing, and is an error unless it admits this build.
-func (a *applier) plan(ctx context.Context, files []file) (todo []file, newer bool, err error) {
-	rec, err := readRecord(ctx, a.conn)
-	if err != nil {
-		return nil, false, err
-	}
-	if rec.generation > Generation {
-		return nil, true, rec.admit()
-	}
-	for _, f := range files {
-		if a.opts.Force || rec.sums[f.name] != f.sha {
-			todo = append(todo, f)
+		return &BlockedError{
+			Statement: fmt.Sprintf("advisory lock %d, which another applier holds", lockID),
+			Waited:    a.opts.TurnBudget, Sessions: sessions,
 		}
 	}
-	return todo, false, nil
+}
+
+// prepare sets up the session for DDL, which may take its time; waiting for a
+// lock may not. Bodies may name functions of later files.
+func (a *applier) prepare(ctx context.Context) error {
+	settings := fmt.Sprintf(`SET statement_timeout = 0; SET lock_timeout = %d;
+		SET idle_in_transaction_session_timeout = '60s'; SET check_function_bodies = off;
+		SET client_min_messages = warning; SET search_path = ''`, lockSlice.Milliseconds())
+	if _, err := a.conn.PgConn().Exec(ctx, settings).ReadAll(); err != nil {
+		return fmt.Errorf("set session parameters: %w", err)
+	}
+	if err := a.conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&a.pid); err != nil {
+		return fmt.Errorf("read the session's process: %w", err)
+	}
+	return nil
 }
 
 // apply executes one file piece by piece and records it.
 func (a *applier) apply(ctx context.Context, f file) error {
-	for _, piece := range split(f.text) {
+	pieces, err := split(f.text)
+	if err != nil {
+		return err
+	}
+	for _, piece := range pieces {
+		skip, err := a.alreadyThere(ctx, piece)
+		if err != nil {
+			return err
+		}
+		if skip {
+			continue
+		}
 		if err := a.execute(ctx, piece); err != nil {
 			return err
 		}
 	}
-	_, err := a.conn.Exec(ctx, `INSERT INTO queen.schema_files (name, sha256, generation, min_compatible)
+	_, err = a.conn.Exec(ctx, `INSERT INTO queen.schema_files (name, sha256, generation, min_compatible)
 		VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE
 		SET sha256 = excluded.sha256, generation = excluded.generation,
 		    min_compatible = excluded.min_compatible, applied_at = now()`, f.name, f.sha, Generation, MinCompatible)
@@ -191,64 +218,17 @@ func (a *applier) apply(ctx context.Context, f file) error {
 	return nil
 }
 
-// execute runs one piece, again after a definite abort, until it has waited for
-// locks longer than the budget.
-func (a *applier) execute(ctx context.Context, piece string) error {
-	began := time.Now()
-	for {
-		blockers := a.watchBlockers(ctx)
-		_, err := a.conn.PgConn().Exec(ctx, piece).ReadAll()
-		sessions := blockers()
-		if err == nil {
-			return nil
-		}
-		// A failed BEGIN block leaves its transaction open.
-		if _, rerr := a.conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll(); rerr != nil {
-			return errors.Join(err, rerr)
-		}
-		if !retriable(err) {
-			return explain(err, a.db.Config())
-		}
-		if waited := time.Since(began); waited > a.opts.LockBudget {
-			return &BlockedError{Statement: shorten(piece), Waited: waited.Round(time.Second).String(), Sessions: sessions}
-		}
-		a.opts.Logger.WarnContext(ctx, "schema statement waits for a lock",
-			slog.String("statement", shorten(piece)), slog.Any("sessions", sessions))
-		if err := pause(ctx); err != nil {
-			return err
-		}
+// lift raises the generation of the files that did not change. Only then is the
+// database of this generation: Check looks at all of them.
+func (a *applier) lift(ctx context.Context) error {
+	names := make([]string, len(a.files))
+	for i, f := range a.files {
+		names[i] = f.name
 	}
-}
-
-// retriable lists the definite aborts of DDL under traffic.
-func retriable(err error) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return false
+	_, err := a.conn.Exec(ctx, `UPDATE queen.schema_files SET generation = $1, min_compatible = $2
+		WHERE name = ANY($3) AND generation < $1`, Generation, MinCompatible, names)
+	if err != nil {
+		return fmt.Errorf("record the generation: %w", err)
 	}
-	switch pg.Code {
-	case "55P03", "40P01", "40001": // lock timeout, deadlock, serialisation
-		return true
-	case "XX000": // tuple concurrently updated: someone else's DDL on the same row
-		return pg.Routine == "simple_heap_update" || pg.Routine == "simple_heap_delete"
-	}
-	return false
-}
-
-// explain adds what an operator can do about a missing privilege.
-func explain(err error, cfg pgdb.Config) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42501" {
-		return fmt.Errorf("role %q needs CREATE on database %q and must own schema queen: %w", cfg.User, cfg.Database, err)
-	}
-	return err
-}
-
-const shortStatement = 80
-
-func shorten(s string) string {
-	if r := []rune(s); len(r) > shortStatement {
-		return string(r[:shortStatement]) + "..."
-	}
-	return s
+	return nil
 }

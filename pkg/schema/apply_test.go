@@ -1,13 +1,8 @@
 package schema_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -16,52 +11,50 @@ import (
 	"github.com/queenmq/queen/pkg/schema"
 )
 
-func open(t *testing.T, cfg pgdb.Config) *pgdb.DB {
-	t.Helper()
-	db, err := pgdb.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
+// catalogueState moves with any change of an object, also with one that
+// replaces it by an equal one.
+const catalogueState = `SELECT md5(string_agg(x, ',' ORDER BY x)) FROM (
+	SELECT 'c' || oid || ':' || xmin AS x FROM pg_class UNION ALL
+	SELECT 'n' || oid || ':' || xmin FROM pg_namespace UNION ALL
+	SELECT 'a' || attrelid || '.' || attnum || ':' || xmin FROM pg_attribute UNION ALL
+	SELECT 'p' || oid || ':' || xmin FROM pg_proc UNION ALL
+	SELECT 't' || oid || ':' || xmin FROM pg_trigger) AS s`
 
-func exec(t *testing.T, db *pgdb.DB, sql string, args ...any) {
-	t.Helper()
-	require.NoError(t, db.Do(t.Context(), "exec", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sql, args...)
-		return err
-	}))
-}
-
-func scan[T any](t *testing.T, db *pgdb.DB, sql string, args ...any) T {
-	t.Helper()
-	var v T
-	require.NoError(t, db.Do(t.Context(), "scan", func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, sql, args...).Scan(&v)
-	}))
-	return v
-}
+// refuseDDL makes every DDL statement of the database an error.
+const refuseDDL = `
+CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS
+	$$ BEGIN RAISE EXCEPTION 'no DDL: %', tg_tag; END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION public.refuse()`
 
 func TestASecondApplyRunsNoDDL(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	// The oldest touched row of the catalogues moves with any DDL.
-	const state = `SELECT md5(string_agg(x, ',' ORDER BY x)) FROM (
-		SELECT 'c' || oid || ':' || xmin AS x FROM pg_class UNION ALL
-		SELECT 'p' || oid || ':' || xmin FROM pg_proc UNION ALL
-		SELECT 't' || oid || ':' || xmin FROM pg_trigger) AS s`
-	before := scan[string](t, db, state)
+	exec(t, db, refuseDDL)
+	before := scan[string](t, db, catalogueState)
 	result, err := schema.Apply(t.Context(), db, schema.Options{})
 	require.NoError(t, err)
 	require.Empty(t, result.Applied)
-	require.Equal(t, before, scan[string](t, db, state))
+	require.Equal(t, before, scan[string](t, db, catalogueState))
 	require.NoError(t, schema.Check(t.Context(), db))
+
+	_, err = schema.Apply(t.Context(), db, schema.Options{Force: true})
+	require.ErrorContains(t, err, "no DDL", "the trigger of this test works")
+}
+
+func TestAnIdenticalBootDoesNotWaitForAnotherApplier(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	holdAppliersLock(t, db)
+	_, err := schema.Apply(t.Context(), db, schema.Options{TurnBudget: 1})
+	require.NoError(t, err)
 }
 
 func TestTwentyAppliersAtOnceSucceed(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Empty(t)
 	cfg.PoolSize = 2
-	require.ErrorIs(t, schema.Check(t.Context(), open(t, cfg)), schema.ErrNotReady)
+	witness := open(t, cfg)
+	require.ErrorIs(t, schema.Check(t.Context(), witness), schema.ErrNotReady)
 	var g errgroup.Group
 	for range 20 {
 		g.Go(func() error {
@@ -70,12 +63,32 @@ func TestTwentyAppliersAtOnceSucceed(t *testing.T) {
 				return err
 			}
 			defer db.Close()
-			_, err = schema.Apply(t.Context(), db, schema.Options{})
-			return err
+			if _, err = schema.Apply(t.Context(), db, schema.Options{}); err != nil {
+				return err
+			}
+			return schema.Check(t.Context(), db)
 		})
 	}
 	require.NoError(t, g.Wait())
-	require.NoError(t, schema.Check(t.Context(), open(t, cfg)))
+	require.NoError(t, schema.Check(t.Context(), witness))
+}
+
+func TestEveryFunctionBodyCompiles(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pieces, err := schema.Pieces()
+	require.NoError(t, err)
+	conn, err := db.Session(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	// Off while applying, because bodies name functions of later files; here
+	// all of them exist.
+	_, err = conn.Exec(t.Context(), "SET check_function_bodies = on")
+	require.NoError(t, err)
+	for _, p := range pieces {
+		_, err := conn.PgConn().Exec(t.Context(), p).ReadAll()
+		require.NoError(t, err, p)
+	}
 }
 
 func TestAChangedFileIsAppliedAgain(t *testing.T) {
@@ -87,85 +100,20 @@ func TestAChangedFileIsAppliedAgain(t *testing.T) {
 	require.Equal(t, []string{"001_log_schema.sql"}, result.Applied)
 }
 
-func TestAnOlderBinaryAppliesNothing(t *testing.T) {
+func TestAMissingPrivilegeIsNamed(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	exec(t, db, `UPDATE queen.schema_files SET sha256 = 'newer', generation = 1000 WHERE name = '001_log_schema.sql'`)
-	result, err := schema.Apply(t.Context(), db, schema.Options{})
-	require.NoError(t, err)
-	require.True(t, result.Newer)
-	require.Empty(t, result.Applied)
-	require.NoError(t, schema.Check(t.Context(), db))
+	empty, ready := pgtest.Empty(t), pgtest.NewConfig(t)
+	admin := open(t, empty)
+	role := "role_of_" + empty.Database
+	exec(t, admin, `CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`)
+	defer exec(t, admin, `DROP ROLE `+role)
 
-	exec(t, db, `UPDATE queen.schema_files SET min_compatible = 1000 WHERE name = '001_log_schema.sql'`)
-	_, err = schema.Apply(t.Context(), db, schema.Options{})
-	require.ErrorIs(t, err, schema.ErrTooNew)
-	require.ErrorIs(t, schema.Check(t.Context(), db), schema.ErrTooNew)
-}
+	empty.User, empty.Password = role, "secret"
+	_, err := schema.Apply(t.Context(), open(t, empty), schema.Options{})
+	require.ErrorIs(t, err, schema.ErrPrivilege)
+	require.ErrorContains(t, err, role)
+	require.ErrorContains(t, err, empty.Database)
 
-func TestGivingUpNamesTheBlockingSession(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	blocker, err := db.Session(t.Context())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, blocker.Close(context.Background())) }()
-	// A statement of the file that needs a lock on the function's row.
-	_, err = blocker.Exec(t.Context(), `SET idle_in_transaction_session_timeout = 0`)
-	require.NoError(t, err)
-	_, err = blocker.Exec(t.Context(), `BEGIN`)
-	require.NoError(t, err)
-	_, err = blocker.Exec(t.Context(), `LOCK TABLE pg_catalog.pg_proc IN SHARE MODE`)
-	require.NoError(t, err)
-
-	_, err = schema.Apply(t.Context(), db, schema.Options{Force: true, LockBudget: time.Second})
-	var blocked *schema.BlockedError
-	require.ErrorAs(t, err, &blocked)
-	require.ErrorIs(t, err, schema.ErrBlocked)
-	require.Len(t, blocked.Sessions, 1)
-	require.Contains(t, blocked.Sessions[0], fmt.Sprintf("pid %d ", blocker.PgConn().PID()))
-	require.Contains(t, blocked.Sessions[0], "LOCK TABLE")
-}
-
-func TestClientsSeeNoErrorWhileTheSchemaIsAppliedAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	done := make(chan struct{})
-	var g errgroup.Group
-	calls := []string{
-		`SELECT * FROM queen.log_pop_v1('q', 'p', '__QUEUE_MODE__', 1, 1, 'w')`,
-		`SELECT * FROM queen.log_pop_wildcard_bin_v1('q', '__QUEUE_MODE__', 1, 1, 'w', FALSE, 1, 'all', '')`,
-		`SELECT queen.log_pop_specific_v1('q', 'p', '__QUEUE_MODE__', 1, 1, 'w', TRUE, 'all', '')`,
-		`SELECT queen.log_push_multi_v1('{q}', '{p}', '{1}', ARRAY['\x000102030405060708090a0b0c0d0e0f'::bytea], '{-2}', ARRAY['\x00'::bytea])`,
-		`SELECT queen.log_ack_by_hash_v1('00000000-0000-0000-0000-000000000000', 'g', '', '{}', '{}')`,
-	}
-	for _, call := range calls {
-		g.Go(func() error {
-			for {
-				select {
-				case <-done:
-					return nil
-				default:
-				}
-				err := db.Do(t.Context(), call, func(ctx context.Context, conn *pgx.Conn) error {
-					rows, err := conn.Query(ctx, call)
-					if err != nil {
-						return err
-					}
-					rows.Close()
-					return rows.Err()
-				})
-				if err != nil {
-					return err
-				}
-			}
-		})
-	}
-	var applyErr error
-	for range 10 {
-		_, err := schema.Apply(t.Context(), db, schema.Options{Force: true})
-		applyErr = errors.Join(applyErr, err)
-	}
-	close(done)
-	require.NoError(t, g.Wait())
-	require.NoError(t, applyErr)
+	ready.User, ready.Password = role, "secret"
+	require.ErrorIs(t, schema.Check(t.Context(), open(t, ready)), schema.ErrPrivilege)
 }

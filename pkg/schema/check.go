@@ -9,51 +9,9 @@ import (
 	"github.com/queenmq/queen/pkg/pgdb"
 )
 
-// record is what queen.schema_files says.
-type record struct {
-	sums          map[string]string // file name to SHA-256
-	generation    int               // 0: never applied
-	minCompatible int
-}
-
-// admit tells whether this build may run on the database.
-func (r record) admit() error {
-	if r.minCompatible > Generation {
-		return fmt.Errorf("%w: it is of generation %d and admits binaries from %d, this one is %d",
-			ErrTooNew, r.generation, r.minCompatible, Generation)
-	}
-	return nil
-}
-
-func readRecord(ctx context.Context, conn *pgx.Conn) (record, error) {
-	rec := record{sums: map[string]string{}}
-	var exists bool
-	if err := conn.QueryRow(ctx, `SELECT to_regclass('queen.schema_files') IS NOT NULL`).Scan(&exists); err != nil {
-		return rec, fmt.Errorf("look for the schema record: %w", err)
-	}
-	if !exists {
-		return rec, nil
-	}
-	rows, err := conn.Query(ctx, `SELECT name, sha256, generation, min_compatible FROM queen.schema_files`)
-	if err != nil {
-		return rec, fmt.Errorf("read the schema record: %w", err)
-	}
-	var name, sum string
-	var generation, minCompatible int
-	_, err = pgx.ForEachRow(rows, []any{&name, &sum, &generation, &minCompatible}, func() error {
-		rec.sums[name] = sum
-		rec.generation = max(rec.generation, generation)
-		rec.minCompatible = max(rec.minCompatible, minCompatible)
-		return nil
-	})
-	if err != nil {
-		return rec, fmt.Errorf("read the schema record: %w", err)
-	}
-	return rec, nil
-}
-
 // Check returns nil when this build may use the database: every file of this
-// build is recorded with this generation or a newer one that admits it.
+// build is recorded with its generation, or the database is newer and admits
+// it. The errors are ErrServerTooOld, ErrTooNew, ErrNotReady, or the cause.
 func Check(ctx context.Context, db *pgdb.DB) error {
 	files, err := embedded()
 	if err != nil {
@@ -65,19 +23,53 @@ func Check(ctx context.Context, db *pgdb.DB) error {
 		}
 		rec, err := readRecord(ctx, conn)
 		if err != nil {
+			return explain(err, db.Config())
+		}
+		if newer, err := rec.newer(); newer {
 			return err
 		}
-		if rec.generation > Generation {
-			return rec.admit()
+		if rec.exists && len(rec.files) == 0 {
+			return checkByHand(ctx, conn)
 		}
-		if rec.generation < Generation {
-			return fmt.Errorf("%w: generation %d is needed, the database has %d", ErrNotReady, Generation, rec.generation)
-		}
-		for _, f := range files {
-			if rec.sums[f.name] == "" {
-				return fmt.Errorf("%w: %s is not applied", ErrNotReady, f.name)
-			}
+		if !rec.complete(files) {
+			return fmt.Errorf("%w: generation %d is needed, the database has %d or is being upgraded",
+				ErrNotReady, Generation, rec.generation)
 		}
 		return nil
 	})
+}
+
+// checkByHand admits a database to which an operator applied the files with
+// psql, who then answers for the version: the record is empty. The same is seen
+// for a moment while the first applier is at work; that one holds the lock.
+func checkByHand(ctx context.Context, conn *pgx.Conn) error {
+	var applying bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+		  AND classid = 0 AND objid = $1::int::oid AND objsubid = 1 AND granted)`, lockID).Scan(&applying)
+	if err != nil {
+		return fmt.Errorf("look for an applier: %w", err)
+	}
+	if applying {
+		return fmt.Errorf("%w: it is being applied", ErrNotReady)
+	}
+	return nil
+}
+
+// checkServer refuses a PostgreSQL that is too old, by name.
+func checkServer(ctx context.Context, conn *pgx.Conn) error {
+	var number int
+	var name string
+	const q = `SELECT current_setting('server_version_num')::int, current_setting('server_version')`
+	if err := conn.QueryRow(ctx, q).Scan(&number, &name); err != nil {
+		return fmt.Errorf("read the server version: %w", err)
+	}
+	return admitServer(number, name)
+}
+
+func admitServer(number int, name string) error {
+	if number < minServerVersion {
+		return fmt.Errorf("%w: this server is PostgreSQL %s", ErrServerTooOld, name)
+	}
+	return nil
 }

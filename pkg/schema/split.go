@@ -1,140 +1,208 @@
 package schema
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 )
 
+// errUnterminated says that a file ends within something that was opened.
+var errUnterminated = errors.New("unterminated")
+
 // split cuts a SQL file into the pieces that are executed one by one: single
-// statements, and explicit BEGIN; ... COMMIT; blocks, each as a whole. It knows
-// quotes, dollar quotes and comments, so a semicolon inside them cuts nothing.
-func split(text string) []string {
-	var pieces []string
-	var block strings.Builder
-	inBlock := false
-	for rest := text; rest != ""; {
-		n := statementEnd(rest)
-		statement := strings.TrimSpace(rest[:n])
-		rest = rest[n:]
-		word := firstWord(statement)
-		if word == "" {
+// statements, and explicit BEGIN; ... COMMIT; blocks, each as a whole. A piece
+// starts at its first word, so that comments above it are not sent.
+func split(text string) ([]string, error) {
+	var pieces, block []string
+	s := scanner{text: text}
+	for {
+		statement, word, err := s.next()
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case statement == "" && block != nil:
+			return nil, fmt.Errorf("%w: BEGIN without COMMIT: %s", errUnterminated, shorten(block[0]))
+		case statement == "":
+			return pieces, nil
+		case block == nil && (word == "BEGIN" || word == "START"):
+			block = []string{statement}
+		case block == nil:
+			pieces = append(pieces, statement)
+		default:
+			block = append(block, statement)
+			if word == "COMMIT" || word == "END" {
+				pieces, block = append(pieces, strings.Join(block, "\n")), nil
+			}
+		}
+	}
+}
+
+// scanner walks over SQL text. It knows quotes, dollar quotes, comments and the
+// bodies of SQL-standard functions, so that a semicolon inside them cuts nothing.
+type scanner struct {
+	text string
+	pos  int
+}
+
+// next returns the next statement, its semicolon included, and its first word
+// in upper case. The statement is empty at the end of the text.
+func (s *scanner) next() (statement, first string, err error) {
+	start := -1
+	words := bodyTracker{}
+	for s.pos < len(s.text) {
+		from := s.pos
+		c := s.text[from]
+		switch {
+		case c == ';' && start >= 0 && words.depth == 0:
+			s.pos++
+			return s.text[start:s.pos], first, nil
+		case c == ';', c == ' ', c == '\n', c == '\r', c == '\t', c == '\f', c == '\v':
+			s.pos++
+			continue
+		case strings.HasPrefix(s.text[from:], "--"):
+			s.skipPast("\n")
+			continue
+		case strings.HasPrefix(s.text[from:], "/*"):
+			if err := s.comment(); err != nil {
+				return "", "", err
+			}
 			continue
 		}
-		switch {
-		case inBlock:
-			block.WriteString("\n" + statement)
-			if word == "COMMIT" {
-				pieces = append(pieces, block.String())
-				inBlock = false
-			}
-		case word == "BEGIN":
-			inBlock = true
-			block.Reset()
-			block.WriteString(statement)
-		default:
-			pieces = append(pieces, statement)
+		if start < 0 {
+			start = from
+		}
+		word, err := s.token()
+		if err != nil {
+			return "", "", err
+		}
+		if first == "" {
+			first = word
+		}
+		words.see(word)
+	}
+	if start < 0 {
+		return "", "", nil
+	}
+	return strings.TrimSpace(s.text[start:]), first, nil
+}
+
+// token moves over one token that is no blank and no comment. It returns an
+// unquoted word in upper case, and nothing for anything else.
+func (s *scanner) token() (string, error) {
+	from := s.pos
+	switch c := s.text[from]; {
+	case c == '\'':
+		return "", s.quoted('\'', false)
+	case c == '"':
+		return "", s.quoted('"', false)
+	case c == '$':
+		return "", s.dollar()
+	case isWordByte(c):
+		for s.pos < len(s.text) && (isWordByte(s.text[s.pos]) || s.text[s.pos] == '$') {
+			s.pos++
+		}
+		word := strings.ToUpper(s.text[from:s.pos])
+		if word == "E" && s.pos < len(s.text) && s.text[s.pos] == '\'' {
+			return "", s.quoted('\'', true)
+		}
+		return word, nil
+	}
+	s.pos++
+	return "", nil
+}
+
+// quoted moves past a quoted text. A doubled quote starts another one at once,
+// which comes to the same; in E'...' a backslash covers the next byte.
+func (s *scanner) quoted(quote byte, escapes bool) error {
+	from := s.pos
+	for s.pos++; s.pos < len(s.text); s.pos++ {
+		switch c := s.text[s.pos]; {
+		case escapes && c == '\\':
+			s.pos++
+		case c == quote:
+			s.pos++
+			return nil
 		}
 	}
-	if inBlock {
-		pieces = append(pieces, block.String())
-	}
-	return pieces
+	return s.unterminated("quote", from)
 }
 
-// statementEnd is the length of the first statement, its semicolon included.
-func statementEnd(s string) int {
-	for i := 0; i < len(s); {
+// comment moves past a block comment; PostgreSQL nests them.
+func (s *scanner) comment() error {
+	from, depth := s.pos, 0
+	for s.pos < len(s.text) {
 		switch {
-		case s[i] == ';':
-			return i + 1
-		case s[i] == '\'' || s[i] == '"':
-			i = quoteEnd(s, i)
-		case strings.HasPrefix(s[i:], "--"):
-			i = lineEnd(s, i)
-		case strings.HasPrefix(s[i:], "/*"):
-			i = commentEnd(s, i)
-		case s[i] == '$':
-			i = dollarEnd(s, i)
-		default:
-			i++
-		}
-	}
-	return len(s)
-}
-
-func lineEnd(s string, i int) int {
-	if n := strings.IndexByte(s[i:], '\n'); n >= 0 {
-		return i + n + 1
-	}
-	return len(s)
-}
-
-// quoteEnd skips a quoted string; a doubled quote starts another one at once,
-// which comes to the same.
-func quoteEnd(s string, i int) int {
-	if n := strings.IndexByte(s[i+1:], s[i]); n >= 0 {
-		return i + n + 2
-	}
-	return len(s)
-}
-
-// commentEnd skips a block comment; PostgreSQL nests them.
-func commentEnd(s string, i int) int {
-	depth := 0
-	for i < len(s) {
-		switch {
-		case strings.HasPrefix(s[i:], "/*"):
+		case strings.HasPrefix(s.text[s.pos:], "/*"):
 			depth++
-			i += 2
-		case strings.HasPrefix(s[i:], "*/"):
+			s.pos += 2
+		case strings.HasPrefix(s.text[s.pos:], "*/"):
 			depth--
-			i += 2
+			s.pos += 2
 			if depth == 0 {
-				return i
+				return nil
 			}
 		default:
-			i++
+			s.pos++
 		}
 	}
-	return len(s)
+	return s.unterminated("comment", from)
 }
 
-// dollarEnd skips $tag$ ... $tag$; a dollar that starts no tag is one byte.
-func dollarEnd(s string, i int) int {
-	end := i + 1
-	for end < len(s) && isTagByte(s[end]) {
+// dollar moves past $tag$ ... $tag$; a dollar that starts no tag is one byte.
+func (s *scanner) dollar() error {
+	from := s.pos
+	end := from + 1
+	for end < len(s.text) && isWordByte(s.text[end]) {
 		end++
 	}
-	if end >= len(s) || s[end] != '$' || (end > i+1 && s[i+1] >= '0' && s[i+1] <= '9') {
-		return i + 1
+	digit := end > from+1 && s.text[from+1] >= '0' && s.text[from+1] <= '9'
+	if end >= len(s.text) || s.text[end] != '$' || digit {
+		s.pos++
+		return nil
 	}
-	tag := s[i : end+1]
-	if n := strings.Index(s[end+1:], tag); n >= 0 {
-		return end + 1 + n + len(tag)
+	s.pos = end + 1
+	if !s.skipPast(s.text[from : end+1]) {
+		return s.unterminated("dollar quote", from)
 	}
-	return len(s)
+	return nil
 }
 
-func isTagByte(c byte) bool {
+// skipPast moves behind the next occurrence of mark, or to the end without one.
+func (s *scanner) skipPast(mark string) bool {
+	n := strings.Index(s.text[s.pos:], mark)
+	if n < 0 {
+		s.pos = len(s.text)
+		return false
+	}
+	s.pos += n + len(mark)
+	return true
+}
+
+func (s *scanner) unterminated(what string, from int) error {
+	line := 1 + strings.Count(s.text[:from], "\n")
+	return fmt.Errorf("%w: %s that starts in line %d", errUnterminated, what, line)
+}
+
+func isWordByte(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
 }
 
-// firstWord is the statement's first keyword in upper case, comments skipped.
-func firstWord(s string) string {
-	for s != "" {
-		switch {
-		case strings.HasPrefix(s, "--"):
-			s = s[lineEnd(s, 0):]
-		case strings.HasPrefix(s, "/*"):
-			s = s[commentEnd(s, 0):]
-		case strings.ContainsRune(" \t\r\n;", rune(s[0])):
-			s = s[1:]
-		default:
-			n := strings.IndexAny(s, " \t\r\n;(")
-			if n < 0 {
-				n = len(s)
-			}
-			return strings.ToUpper(s[:n])
-		}
+// bodyTracker counts the open BEGIN ATOMIC and CASE of a statement: semicolons
+// inside such a body do not end it.
+type bodyTracker struct {
+	depth int
+	last  string
+}
+
+func (b *bodyTracker) see(word string) {
+	switch {
+	case word == "ATOMIC" && b.last == "BEGIN":
+		b.depth++
+	case word == "CASE" && b.depth > 0:
+		b.depth++
+	case word == "END" && b.depth > 0:
+		b.depth--
 	}
-	return ""
+	b.last = word
 }
