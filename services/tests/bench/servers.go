@@ -61,7 +61,7 @@ func (s *servers) start(ctx context.Context) (err error) {
 		return err
 	}
 	env := append(os.Environ(),
-		"PORT="+strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
+		"PORT="+strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR="+os.Getenv("QUEEN_OPS_ADDR"), "QUEEN_PPROF="+os.Getenv("QUEEN_PPROF"),
 		"PG_HOST="+s.pg.Host(), "PG_PORT="+strconv.Itoa(s.pg.Port()), "PG_USER="+s.pg.User(),
 		"PG_PASSWORD=", "PG_DATABASE=postgres", "PG_USE_SSL=false", "LOG_LEVEL=warn")
 	if s.broker, err = process.Start("broker", bin, env, s.log); err != nil {
