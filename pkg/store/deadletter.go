@@ -78,19 +78,3 @@ func isRawForm(payload []byte) bool {
 	_, marked := object[rawKey]
 	return marked
 }
-
-// DecodeSnapshot gives the payload back that a dead-letter row was made of.
-func DecodeSnapshot(snapshot []byte) []byte {
-	if !isRawForm(snapshot) {
-		return snapshot
-	}
-	var object map[string]string
-	if json.Unmarshal(snapshot, &object) != nil {
-		return snapshot
-	}
-	raw, err := base64.StdEncoding.DecodeString(object[rawKey])
-	if err != nil {
-		return snapshot
-	}
-	return raw
-}
