@@ -8,13 +8,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// The zstd level: its bounds, and what QUEEN_V2_ZSTD_LEVEL means unset.
 const (
-	// MinLevel and MaxLevel bound the zstd level, DefaultLevel is what
-	// QUEEN_V2_ZSTD_LEVEL means unset.
 	MinLevel     = 1
 	MaxLevel     = 22
 	DefaultLevel = 3
+)
 
+const (
 	// maxPooledBuffer keeps one huge push from pinning its buffer for ever.
 	maxPooledBuffer = 4 << 20
 )

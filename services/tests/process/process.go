@@ -35,7 +35,8 @@ type Process struct {
 // both streams goes to log.
 func Start(name, path string, env []string, log io.Writer, args ...string) (*Process, error) {
 	p := &Process{name: name, done: make(chan struct{})}
-	p.cmd = exec.Command(path, args...)
+	// The caller stops the process; no context ends it.
+	p.cmd = exec.CommandContext(context.Background(), path, args...)
 	p.cmd.Env = env
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = childAttributes()

@@ -36,7 +36,7 @@ func newStack(cfg config, c *console) *stack {
 
 // start brings the stack up and proves it with a first message.
 func (s *stack) start(ctx context.Context) error {
-	if err := s.prepare(); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return err
 	}
 	if err := s.startPostgres(ctx); err != nil {
@@ -53,7 +53,7 @@ func (s *stack) start(ctx context.Context) error {
 }
 
 // prepare claims the private folder and the ports before anything is started.
-func (s *stack) prepare() error {
+func (s *stack) prepare(ctx context.Context) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return errors.New("the go command is not on the PATH: install Go 1.26 or newer")
 	}
@@ -65,10 +65,10 @@ func (s *stack) prepare() error {
 		return err
 	}
 	s.unlock = unlock
-	if err := checkPort(s.cfg.httpPort, "PORT"); err != nil {
+	if err := checkPort(ctx, s.cfg.httpPort, "PORT"); err != nil {
 		return err
 	}
-	if err := checkPort(s.cfg.opsPort, "OPS_PORT"); err != nil {
+	if err := checkPort(ctx, s.cfg.opsPort, "OPS_PORT"); err != nil {
 		return err
 	}
 	return os.MkdirAll(filepath.Join(s.cfg.dir, "log"), 0o755)
