@@ -32,7 +32,8 @@ type Component struct {
 	// error, is a failure that stops the whole group.
 	Run func(ctx context.Context) error
 	// Stop releases what Start took; it is called before the context of Run
-	// ends, with the context that carries the deadline.
+	// ends, with the context that carries the deadline. A component with nothing
+	// but Stop exists from the beginning: it is released whatever else failed.
 	Stop func(ctx context.Context) error
 }
 
@@ -90,38 +91,46 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(cause, g.stopAll(ctx))
 }
 
-// startAll starts in order and gives up when one fails, an already started one
-// fails, or ctx ends; the last is no error.
+// startAll starts in order. After a failure, or once ctx has ended, which is no
+// failure, it only takes in what exists already.
 func (g *Group) startAll(ctx context.Context) error {
 	starting, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var failure error
 	for _, c := range g.components {
-		if ctx.Err() != nil {
-			return nil
+		if c.Start == nil && c.Run == nil {
+			g.running = append(g.running, g.launch(ctx, c))
+			continue
 		}
-		result := make(chan error, 1)
-		go func() { result <- c.start(starting) }()
-		var failure error
-		select {
-		case failure = <-g.failures:
-			cancel()
-			if err := <-result; err != nil {
-				return failure
-			}
-		case err := <-result:
-			if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("start %s: %w", c.Name, err)
-			}
+		if failure != nil || ctx.Err() != nil {
+			continue
 		}
-		g.running = append(g.running, g.launch(ctx, c))
-		if failure != nil {
-			return failure
+		var ok bool
+		if ok, failure = g.startOne(starting, cancel, c); ok {
+			g.running = append(g.running, g.launch(ctx, c))
+		}
+		if ctx.Err() != nil && errors.Is(failure, context.Canceled) {
+			failure = nil // asked to stop while starting
 		}
 	}
-	return nil
+	return failure
+}
+
+// startOne reports whether the component has started, and what failed: it, or an
+// earlier one meanwhile. In that case its start is called off.
+func (g *Group) startOne(ctx context.Context, cancel context.CancelFunc, c Component) (started bool, failure error) {
+	result := make(chan error, 1)
+	go func() { result <- c.start(ctx) }()
+	select {
+	case failure = <-g.failures:
+		cancel()
+		return <-result == nil, failure
+	case err := <-result:
+		if err != nil {
+			return false, fmt.Errorf("start %s: %w", c.Name, err)
+		}
+		return true, nil
+	}
 }
 
 func (c Component) start(ctx context.Context) error {

@@ -156,15 +156,27 @@ func TestGroupAskedToStopWhileStartingIsNoFailure(t *testing.T) {
 	})
 }
 
-func TestGroupCancelledBeforeItStartsRunsNothing(t *testing.T) {
+func TestGroupCancelledBeforeItStartsOnlyReleases(t *testing.T) {
 	t.Parallel()
 	var j journal
 	g := newGroup(t, &j, 0)
 	g.Add(j.component("a"))
+	g.Add(lifecycle.Component{Name: "held", Stop: func(context.Context) error { j.note("release held"); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, g.Run(ctx))
-	require.Equal(t, []string{"stopping"}, j.events)
+	require.Equal(t, []string{"stopping", "release held"}, j.events)
+}
+
+func TestGroupReleasesWhatExistsWhenAnEarlierStartFails(t *testing.T) {
+	t.Parallel()
+	var j journal
+	g := newGroup(t, &j, 0)
+	g.Add(lifecycle.Component{Name: "x", Start: func(context.Context) error { return errors.New("boom") }})
+	g.Add(j.component("never"))
+	g.Add(lifecycle.Component{Name: "held", Stop: func(context.Context) error { j.note("release held"); return nil }})
+	require.EqualError(t, g.Run(t.Context()), "start x: boom")
+	require.Equal(t, []string{"stopping", "release held"}, j.events)
 }
 
 func TestGroupNamesWhatDoesNotStopWithinTheDeadline(t *testing.T) {

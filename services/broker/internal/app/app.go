@@ -155,7 +155,9 @@ func (a *App) Run(ctx context.Context) error {
 	}, a.log)
 	g.Add(lifecycle.Component{Name: "telemetry", Stop: a.tel.Shutdown})
 	g.Add(a.ops.Component())
-	g.Add(lifecycle.Component{Name: "database", Start: a.connect, Stop: a.disconnect})
+	// The pool exists already, so it is closed also when nobody answers behind it.
+	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.disconnect})
+	g.Add(lifecycle.Component{Name: "database", Start: a.connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
 	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
 	err := g.Run(ctx)
