@@ -92,7 +92,7 @@ func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.
 // ends with it, or the items that asked for it are refused.
 func (s *Service) handOff(ctx context.Context, deadline time.Time, items []wire.AckItem, results []wire.AckResult, g *group, out *store.AckOutcome) {
 	refusal, err := s.Letters.File(ctx, deadline, deadletter.Poison{
-		PartitionID: g.partition, Group: g.group, Worker: out.Worker, Unleased: g.lease == "",
+		PartitionID: g.partition, Group: g.group, Worker: out.Worker,
 		Offset: out.Offset, Reasons: g.reasons(items),
 	})
 	if err != nil {

@@ -38,12 +38,9 @@ type Reason struct {
 type Poison struct {
 	PartitionID uuid.UUID
 	Group       string
-	Worker      string // holder of the lease
-	// Unleased says that the acknowledgement named no lease. The holder's lease
-	// may then have expired, which must not stop the filing.
-	Unleased bool
-	Offset   int64
-	Reasons  []Reason
+	Worker      string // holder of the lease, which the ack has prolonged for the hand-off
+	Offset      int64
+	Reasons     []Reason
 }
 
 // Filer completes hand-offs. It is safe for concurrent use.
@@ -66,12 +63,7 @@ func (f *Filer) File(ctx context.Context, deadline time.Time, p Poison) (refusal
 	if refusal != "" || err != nil {
 		return refusal, err
 	}
-	refusal, err = f.head(ctx, deadline, letter)
-	if refusal != "" && err == nil && p.Unleased {
-		letter.Worker = ""
-		refusal, err = f.head(ctx, deadline, letter)
-	}
-	return refusal, err
+	return f.head(ctx, deadline, letter)
 }
 
 // letter reads the message.

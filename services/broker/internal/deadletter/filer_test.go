@@ -126,12 +126,8 @@ func TestOutcomes(t *testing.T) {
 		}, "", nil, 2},
 		"lease gone":                        {func(f *fakeStore, _ *deadletter.Poison) { f.answers = []any{gone} }, leaseGone, nil, 1},
 		"lost answer, filed the first time": {func(f *fakeStore, _ *deadletter.Poison) { f.answers = []any{errLost, gone} }, "", nil, 2},
-		"expired lease that nobody named": {func(f *fakeStore, p *deadletter.Poison) {
-			p.Unleased = true
-			f.answers = []any{gone, ok}
-		}, "", nil, 2},
-		"refused":            {func(f *fakeStore, _ *deadletter.Poison) { f.answers = []any{errRefused} }, "", errRefused, 1},
-		"segment unreadable": {func(f *fakeStore, _ *deadletter.Poison) { f.segErrs = []error{errRefused} }, "", errRefused, 0},
+		"refused":                           {func(f *fakeStore, _ *deadletter.Poison) { f.answers = []any{errRefused} }, "", errRefused, 1},
+		"segment unreadable":                {func(f *fakeStore, _ *deadletter.Poison) { f.segErrs = []error{errRefused} }, "", errRefused, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,10 +137,6 @@ func TestOutcomes(t *testing.T) {
 			require.ErrorIs(t, err, c.err)
 			require.Equal(t, c.refusal, refusal)
 			require.Len(t, f.letters, c.letters)
-			if p.Unleased {
-				require.Equal(t, "w", f.letters[0].Worker, "the holder comes first")
-				require.Empty(t, f.letters[1].Worker)
-			}
 		})
 	}
 }

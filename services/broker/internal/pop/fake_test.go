@@ -37,6 +37,7 @@ type fakeStore struct {
 	errs     []error   // for the next claims
 	minWait  int
 	onClaim  func()
+	onProbe  func()
 	settings int
 }
 
@@ -64,6 +65,9 @@ func (f *fakeStore) probe(name, queue, partition string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, call{name: name, queue: queue, partition: partition, at: time.Now()})
+	if f.onProbe != nil {
+		f.onProbe()
+	}
 	return len(f.claims) > 0 && !time.Now().Before(f.due) || f.hidden, nil
 }
 

@@ -150,6 +150,36 @@ func TestALeavingClientEndsItsPopAndHoldsNothing(t *testing.T) {
 	})
 }
 
+func TestAClientThatLeavesDuringTheProbeClaimsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, pop.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		b.store.hidden, b.store.onProbe = true, cancel
+		a := <-b.start(ctx, wildcard(query(true, 10*time.Second)))
+		require.ErrorIs(t, a.err, context.Canceled)
+		require.Equal(t, 1, b.store.count("pending"))
+		require.Equal(t, 1, b.store.count("wildcard"), "the first look only")
+	})
+}
+
+func TestAWakeInVainResetsTheBackOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, pop.Config{})
+		out := b.start(t.Context(), wildcard(query(true, 10*time.Second)))
+		time.Sleep(5500 * time.Millisecond)
+		before := len(b.store.calls)
+		b.hub.Wake(tenant, "q", "p")
+		time.Sleep(350 * time.Millisecond)
+		b.store.mu.Lock()
+		require.Len(t, b.store.calls, before+4, "at once, then every 100 ms")
+		b.store.mu.Unlock()
+		b.svc.Close()
+		<-out
+	})
+}
+
 func TestCloseAnswersParkedPopsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

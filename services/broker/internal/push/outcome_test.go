@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/push"
@@ -42,6 +43,21 @@ func TestLostAnswers(t *testing.T) {
 		rs := b.push(t, item("q", "a", "", "1"))
 		require.Equal(t, []string{"queued"}, statuses(rs))
 		require.Len(t, b.stored(t, "q", "a"), 1)
+	})
+	t.Run("what is left of it after a purge is probed too", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, push.Config{})
+		b.store.fail = func(call int, segments []store.PushSegment) (bool, error) {
+			if call == 2 {
+				delete(b.store.lanes[laneName{"q", "a"}].hashes, string(segments[0].Hashes[:segment.HashSize]))
+			}
+			return loseFirst(call, segments)
+		}
+		rs := b.push(t, item("q", "a", "", "1"), item("q", "a", "", "2"))
+		require.Equal(t, []string{"queued", "queued"}, statuses(rs))
+		require.Len(t, b.store.calls, 3)
+		require.Equal(t, 1, b.store.calls[2][0].Count)
+		require.Equal(t, store.VerifiedNone, b.store.calls[2][0].Verified)
 	})
 	t.Run("without a window it is not sent again", func(t *testing.T) {
 		t.Parallel()

@@ -32,7 +32,7 @@ type request struct {
 type group struct {
 	queue, partition string
 	items            []int32 // items not settled yet, in request order
-	minted           bool    // every transaction id was minted for this request
+	minted           bool    // every transaction id was minted for this request, and none submitted yet
 	alone            bool    // a bundle with it was refused: it travels by itself
 	packed           bool
 	segment          store.PushSegment

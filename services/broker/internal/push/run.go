@@ -85,7 +85,7 @@ func (r *request) call(ctx context.Context, bundle []*group) ([]store.PushVerdic
 	segments := make([]store.PushSegment, len(bundle))
 	for i, g := range bundle {
 		segments[i] = g.segment
-		g.segment.Verified = store.VerifiedNone
+		g.segment.Verified, g.minted = store.VerifiedNone, false
 	}
 	verdicts, err := r.Store.PushMulti(ctx, segments)
 	r.metrics.call(ctx, err)
@@ -165,9 +165,6 @@ func (r *request) pack(g *group) error {
 	verified := store.VerifiedNone
 	if g.minted {
 		verified = store.VerifiedMinted
-	}
-	if g.segment.Count > 0 {
-		verified = store.VerifiedNone // a resubmission
 	}
 	g.segment = store.PushSegment{
 		Tenant: r.tenant, Queue: g.queue, Partition: g.partition,

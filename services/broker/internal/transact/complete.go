@@ -34,8 +34,7 @@ func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
 func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store.AckOutcome) bool {
 	a := &b.tx.Acks[n]
 	p := deadletter.Poison{
-		PartitionID: a.PartitionID, Group: a.Group, Worker: out.Worker,
-		Unleased: a.Worker == "" && len(a.Workers) == 0, Offset: out.Offset,
+		PartitionID: a.PartitionID, Group: a.Group, Worker: out.Worker, Offset: out.Offset,
 	}
 	for _, i := range b.acks[n] {
 		if op := &b.req.Ops[i].Ack; op.Status != wire.AckCompleted {
