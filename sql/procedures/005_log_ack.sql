@@ -6,8 +6,8 @@
 -- a partition row. The transaction takes, in order: provisioning inserts,
 -- log_partitions rows ascending by id FOR NO KEY UPDATE, then consumers.
 --
--- Re-applying is safe: create-only table, CREATE OR REPLACE with unchanged
--- signatures.
+-- Re-applying is safe: create-only table and indexes, CREATE OR REPLACE with
+-- unchanged signatures.
 
 -- Dead letters are snapshots: they outlive the segment they were cut from, so
 -- partition_id has no foreign key. Only an operator, a replay or the deletion of
@@ -27,8 +27,13 @@ CREATE TABLE IF NOT EXISTS queen.log_dlq (
 
 CREATE INDEX IF NOT EXISTS idx_log_dlq_partition_failed_at ON queen.log_dlq (partition_id, failed_at DESC);
 
+-- The leases of one worker, for their renewal. It costs the pop and the ack their
+-- HOT updates (measured, a lease and its ack: 800 bytes of WAL instead of 510);
+-- without it every renewal, even of an unknown lease, reads all cursors.
+CREATE INDEX IF NOT EXISTS idx_log_consumers_worker ON queen.log_consumers (worker_id) WHERE worker_id IS NOT NULL;
+
 -- Why a worker may not touch a row, NULL when it may. Without a worker nothing
--- is checked.
+-- is checked. VOLATILE, since the clock is read after the row lock was waited for.
 CREATE OR REPLACE FUNCTION queen.log_lease_fault_v1(p_worker TEXT, p_holder TEXT, p_expires TIMESTAMPTZ)
 RETURNS TEXT
 LANGUAGE sql VOLATILE
@@ -38,6 +43,9 @@ AS $$
                 THEN 'invalid or expired lease' END
 $$;
 
+-- A positional ack: commits a leased batch up to an offset, or (p_ok false or no
+-- offset) only gives the lease back. The lease ends in either case, so callers
+-- use it for whole batches.
 CREATE OR REPLACE FUNCTION queen.log_ack_at_v1(
     p_partition_id UUID,
     p_group        TEXT,
@@ -52,9 +60,12 @@ AS $$
 DECLARE
     c       queen.log_consumers%ROWTYPE;
     v_fault TEXT;
+    v_count INT := greatest(COALESCE(p_acked_count, 0), 0);
 BEGIN
-    SELECT * INTO c FROM queen.log_consumers AS l
-    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group FOR UPDATE;
+    SELECT * INTO c
+    FROM queen.log_consumers AS l
+    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('ok', FALSE, 'error', 'consumer not found');
     END IF;
@@ -64,7 +75,8 @@ BEGIN
     END IF;
 
     IF NOT COALESCE(p_ok, TRUE) OR p_upto IS NULL THEN
-        UPDATE queen.log_consumers AS l SET worker_id = NULL, lease_expires_at = NULL, batch_end = NULL
+        UPDATE queen.log_consumers AS l
+        SET worker_id = NULL, lease_expires_at = NULL, batch_end = NULL
         WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
         RETURN jsonb_build_object('ok', TRUE, 'acked', 0);
     END IF;
@@ -73,17 +85,18 @@ BEGIN
     END IF;
     -- Beyond the batch counts as its end; a cursor never moves back.
     UPDATE queen.log_consumers AS l
-    SET committed = GREATEST(c.committed, LEAST(p_upto, c.batch_end)),
+    SET committed = greatest(c.committed, least(p_upto, c.batch_end)),
         worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
         batch_retry_count = CASE WHEN p_upto >= c.batch_end THEN 0 ELSE c.batch_retry_count END,
         attempt_offset = CASE WHEN p_upto >= c.batch_end THEN NULL ELSE c.attempt_offset END,
         attempt_count = CASE WHEN p_upto >= c.batch_end THEN 0 ELSE c.attempt_count END,
-        total_consumed = c.total_consumed + GREATEST(COALESCE(p_acked_count, 0), 0)
+        total_consumed = c.total_consumed + v_count
     WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-    RETURN jsonb_build_object('ok', TRUE, 'acked', GREATEST(COALESCE(p_acked_count, 0), 0));
+    RETURN jsonb_build_object('ok', TRUE, 'acked', v_count);
 END
 $$;
 
+-- log_ack_at_v1 for a partition addressed by names.
 CREATE OR REPLACE FUNCTION queen.log_ack_v1(
     p_queue       TEXT,
     p_partition   TEXT,
@@ -108,103 +121,223 @@ END
 $$;
 
 -- Full-batch advances of many cursors in one transaction. Executed in lock
--- order, answered in input order.
-CREATE OR REPLACE FUNCTION queen.log_ack_multi_v1(p_pids TEXT[], p_groups TEXT[], p_ends BIGINT[], p_workers TEXT[], p_counts INT[])
+-- order, answered in input order. A second row for one cursor finds the lease
+-- gone and is rejected.
+CREATE OR REPLACE FUNCTION queen.log_ack_multi_v1(
+    p_pids    TEXT[],
+    p_groups  TEXT[],
+    p_ends    BIGINT[],
+    p_workers TEXT[],
+    p_counts  INT[]
+)
 RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    n         INT := COALESCE(cardinality(p_pids), 0);
+    v_n       INT := COALESCE(cardinality(p_pids), 0);
     v_results JSONB[];
     v_verdict JSONB;
     r         RECORD;
 BEGIN
-    IF (COALESCE(cardinality(p_groups), 0), COALESCE(cardinality(p_ends), 0), COALESCE(cardinality(p_workers), 0), COALESCE(cardinality(p_counts), 0))
-       IS DISTINCT FROM (n, n, n, n) THEN
-        RAISE EXCEPTION 'QACKM misaligned arrays: % partitions, % groups, % ends, % workers, % counts', n,
-            cardinality(p_groups), cardinality(p_ends), cardinality(p_workers), cardinality(p_counts) USING ERRCODE = '22023';
+    IF ROW (v_n, v_n, v_n, v_n) IS DISTINCT FROM ROW (
+        COALESCE(cardinality(p_groups), 0), COALESCE(cardinality(p_ends), 0),
+        COALESCE(cardinality(p_workers), 0), COALESCE(cardinality(p_counts), 0)) THEN
+        RAISE EXCEPTION 'QACKM misaligned arrays: % partitions, % groups, % ends, % workers, % counts', v_n,
+            cardinality(p_groups), cardinality(p_ends), cardinality(p_workers), cardinality(p_counts)
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    v_results := array_fill(NULL::jsonb, ARRAY[n]);
+    IF v_n = 0 THEN
+        RETURN '{"ok": true, "results": []}';
+    END IF;
+    v_results := array_fill(NULL::JSONB, ARRAY[v_n]);
     FOR r IN
-        SELECT u.pid::uuid AS pid, u.grp, u.upto, u.worker, u.cnt, u.ord
-        FROM unnest(p_pids, p_groups, p_ends, p_workers, p_counts) WITH ORDINALITY AS u (pid, grp, upto, worker, cnt, ord)
-        ORDER BY u.pid::uuid, u.grp COLLATE "C", u.ord
+        SELECT u.pid::UUID AS pid, u.grp, u.upto, u.worker, u.n, u.ord
+        FROM unnest(p_pids, p_groups, p_ends, p_workers, p_counts)
+             WITH ORDINALITY AS u (pid, grp, upto, worker, n, ord)
+        ORDER BY u.pid::UUID, u.grp COLLATE "C", u.ord
     LOOP
-        v_verdict := queen.log_ack_at_v1(r.pid, r.grp, r.worker, r.upto, TRUE, r.cnt);
-        v_results[r.ord] := jsonb_build_object('ok', v_verdict -> 'ok', 'acked', COALESCE(v_verdict -> 'acked', '0'), 'error', v_verdict -> 'error');
+        v_verdict := queen.log_ack_at_v1(r.pid, r.grp, r.worker, r.upto, TRUE, r.n);
+        v_results[r.ord] := jsonb_build_object('ok', v_verdict -> 'ok',
+            'acked', COALESCE(v_verdict -> 'acked', '0'), 'error', v_verdict -> 'error');
     END LOOP;
-    RETURN jsonb_build_object('ok', TRUE, 'results', CASE WHEN n = 0 THEN '[]'::jsonb ELSE to_jsonb(v_results) END);
+    RETURN jsonb_build_object('ok', TRUE, 'results', to_jsonb(v_results));
 END
 $$;
 
--- Lowest offset in [p_low, p_high] (unbounded without p_high) at which each hash
--- is stored; NULL where it is not. Reads only the sidecar rows that touch the
--- span, by primary key. The settings make it a hash join: a batch of a thousand
--- acks must not rescan the span a thousand times. (The price the planner puts on
--- the unavoidable nested loop over the function would start the JIT compiler:
--- measured, 240 ms for one hash.)
+-- For each hash the lowest offset in [p_low, p_high] at which the sidecar rows
+-- with p_from <= base_offset <= p_to hold it; NULL where they do not.
+--
+-- One hash join whose built side is the submitted hashes: the planner takes an
+-- unnest for ten rows and log_unnest_hashes for a thousand. The settings keep it
+-- so for any statistics; the nested loop over that function is unavoidable, and
+-- the price that enable_nestloop puts on it would start the JIT compiler
+-- (measured: 240 ms for one hash). "|| ''" behind OFFSET 0 fetches a blob stored
+-- out of line once; slicing the column itself fetches it once per frame.
+CREATE OR REPLACE FUNCTION queen.log_ack_match_v1(
+    p_pid    UUID,
+    p_from   BIGINT,
+    p_to     BIGINT,
+    p_low    BIGINT,
+    p_high   BIGINT,
+    p_hashes BYTEA[]
+)
+RETURNS BIGINT[]
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = off
+SET enable_mergejoin = off
+SET max_parallel_workers_per_gather = 0
+SET jit = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(f.off ORDER BY i.ord)
+        FROM unnest(p_hashes) WITH ORDINALITY AS i (h, ord)
+        LEFT JOIN (
+            SELECT w.h, min(s.base_offset + x.idx) AS off
+            FROM (
+                SELECT t.base_offset, t.hashes || ''::BYTEA AS hashes
+                FROM queen.log_txns AS t
+                WHERE t.partition_id = p_pid AND t.base_offset BETWEEN p_from AND p_to
+                OFFSET 0
+            ) AS s
+            CROSS JOIN LATERAL queen.log_unnest_hashes(s.hashes) AS x
+            JOIN (SELECT DISTINCT u.h FROM unnest(p_hashes) AS u (h)) AS w ON w.h = x.h
+            WHERE s.base_offset + x.idx BETWEEN p_low AND p_high
+            GROUP BY w.h
+        ) AS f ON f.h = i.h
+    );
+END
+$$;
+
+-- The lowest offset from p_low up to p_high (without it, without end) of each
+-- hash. A span with an end is a batch, and one page; one without is read upwards
+-- in pages that double, until every hash is found. Ranges are disjoint and
+-- ascending, so the first page that has a hash has its lowest offset.
 CREATE OR REPLACE FUNCTION queen.log_ack_resolve_v1(p_pid UUID, p_low BIGINT, p_high BIGINT, p_hashes BYTEA[])
 RETURNS BIGINT[]
 LANGUAGE plpgsql
-SET enable_nestloop = off
-SET enable_mergejoin = off
-SET jit = off
-SET max_parallel_workers_per_gather = 0
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
 AS $$
 DECLARE
-    v_base BIGINT;
-    v_offs BIGINT[];
+    v_high BIGINT := COALESCE(p_high, 9223372036854775807);
+    v_from BIGINT;
+    v_to   BIGINT;
+    v_page INT := 64;
+    v_part BIGINT[];
+    v_offs BIGINT[] := array_fill(NULL::BIGINT, ARRAY[cardinality(p_hashes)]);
 BEGIN
-    SELECT COALESCE(max(t.base_offset), p_low) INTO v_base FROM queen.log_txns AS t
-    WHERE t.partition_id = p_pid AND t.base_offset <= p_low;
+    -- The row that covers p_low may begin below it.
+    SELECT t.base_offset INTO v_from
+    FROM queen.log_txns AS t
+    WHERE t.partition_id = p_pid AND t.base_offset <= p_low
+    ORDER BY t.base_offset DESC
+    LIMIT 1;
+    v_from := COALESCE(v_from, p_low);
+    IF p_high IS NOT NULL THEN
+        RETURN queen.log_ack_match_v1(p_pid, v_from, p_high, p_low, p_high, p_hashes);
+    END IF;
 
-    SELECT array_agg(f.off ORDER BY i.ord) INTO v_offs
-    FROM unnest(p_hashes) WITH ORDINALITY AS i (h, ord)
-    LEFT JOIN (
-        SELECT u.h, min(t.base_offset + u.idx) AS off
+    LOOP
+        SELECT max(g.base_offset) INTO v_to
         FROM (
-            -- The concatenation fetches a blob stored out of line once; slicing
-            -- the column itself would fetch it for every frame.
-            SELECT x.base_offset, x.hashes || ''::bytea AS hashes FROM queen.log_txns AS x
-            WHERE x.partition_id = p_pid AND x.base_offset >= v_base AND x.base_offset <= COALESCE(p_high, 9223372036854775807)
-            OFFSET 0
-        ) AS t
-        CROSS JOIN LATERAL queen.log_unnest_hashes(t.hashes) AS u
-        WHERE t.base_offset + u.idx BETWEEN p_low AND COALESCE(p_high, 9223372036854775807)
-        GROUP BY u.h
-    ) AS f ON f.h = i.h;
+            SELECT t.base_offset
+            FROM queen.log_txns AS t
+            WHERE t.partition_id = p_pid AND t.base_offset >= v_from
+            ORDER BY t.base_offset
+            LIMIT v_page
+        ) AS g;
+        EXIT WHEN v_to IS NULL;
+        v_part := queen.log_ack_match_v1(p_pid, v_from, v_to, p_low, v_high, p_hashes);
+        SELECT array_agg(COALESCE(u.off, u.part) ORDER BY u.ord) INTO v_offs
+        FROM unnest(v_offs, v_part) WITH ORDINALITY AS u (off, part, ord);
+        EXIT WHEN array_position(v_offs, NULL) IS NULL;
+        v_from := v_to + 1;
+        v_page := least(v_page * 2, 4096);
+    END LOOP;
     RETURN v_offs;
+END
+$$;
+
+-- Which hashes occur at or below the cursor; a NULL hash asks nothing. Read
+-- downwards in the same way: what is acked twice was mostly acked just before.
+CREATE OR REPLACE FUNCTION queen.log_ack_below_v1(p_pid UUID, p_committed BIGINT, p_hashes BYTEA[])
+RETURNS BOOLEAN[]
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_wanted INT := cardinality(array_remove(p_hashes, NULL));
+    v_from   BIGINT;
+    v_to     BIGINT := p_committed;
+    v_page   INT := 64;
+    v_part   BIGINT[];
+    v_found  BOOLEAN[] := array_fill(FALSE, ARRAY[cardinality(p_hashes)]);
+BEGIN
+    LOOP
+        SELECT min(g.base_offset) INTO v_from
+        FROM (
+            SELECT t.base_offset
+            FROM queen.log_txns AS t
+            WHERE t.partition_id = p_pid AND t.base_offset <= v_to
+            ORDER BY t.base_offset DESC
+            LIMIT v_page
+        ) AS g;
+        EXIT WHEN v_from IS NULL;
+        v_part := queen.log_ack_match_v1(p_pid, v_from, v_to, 0, p_committed, p_hashes);
+        SELECT array_agg(u.found OR u.part IS NOT NULL ORDER BY u.ord) INTO v_found
+        FROM unnest(v_found, v_part) WITH ORDINALITY AS u (found, part, ord);
+        EXIT WHEN cardinality(array_positions(v_found, TRUE)) >= v_wanted;
+        v_to := v_from - 1;
+        v_page := least(v_page * 2, 4096);
+    END LOOP;
+    RETURN v_found;
 END
 $$;
 
 -- The authoritative ack. An ack of an offset completes everything below it; the
 -- lowest explicit signal (dlq before failed before retry at one offset) stops
--- the cursor below itself and decides what becomes of the lease.
+-- the cursor below itself and decides what becomes of the lease. Signals act on
+-- a leased batch only: without one they just stop the cursor.
 CREATE OR REPLACE FUNCTION queen.log_ack_by_hash_v1(
-    p_partition_id UUID, p_group TEXT, p_worker TEXT, p_hashes BYTEA[], p_statuses TEXT[])
+    p_partition_id UUID,
+    p_group        TEXT,
+    p_worker       TEXT,
+    p_hashes       BYTEA[],
+    p_statuses     TEXT[]
+)
 RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    n          INT := COALESCE(cardinality(p_hashes), 0);
-    c          queen.log_consumers%ROWTYPE;
-    v_fault    TEXT;
-    v_statuses TEXT[];
-    v_low      BIGINT;
-    v_eff      BIGINT[];
-    v_below    BIGINT[];
-    v_lists    JSONB;
-    v_signal   RECORD;
-    v_new      BIGINT;
-    v_delta    BIGINT;
-    v_conf     RECORD;
-    v_done     BOOLEAN;
+    c         queen.log_consumers%ROWTYPE;
+    v_n       INT := COALESCE(cardinality(p_hashes), 0);
+    v_fault   TEXT;
+    v_kinds   TEXT[];
+    v_low     BIGINT;
+    v_offs    BIGINT[];
+    v_below   BOOLEAN[];
+    v_signal  TEXT;
+    v_poison  BIGINT;
+    v_limit   INT;
+    v_letters BOOLEAN;
+    v_act     TEXT := 'advance';
+    v_end     BOOLEAN;
+    v_new     BIGINT;
+    v_delta   BIGINT;
+    v_lists   JSONB;
 BEGIN
-    IF p_statuses IS NOT NULL AND cardinality(p_statuses) <> n THEN
-        RAISE EXCEPTION 'QACK misaligned arrays: % hashes, % statuses', n, cardinality(p_statuses) USING ERRCODE = '22023';
+    IF p_statuses IS NOT NULL AND cardinality(p_statuses) <> v_n THEN
+        RAISE EXCEPTION 'QACK misaligned arrays: % hashes, % statuses', v_n, cardinality(p_statuses)
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT * INTO c FROM queen.log_consumers AS l
-    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group FOR UPDATE;
+    SELECT * INTO c
+    FROM queen.log_consumers AS l
+    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('ok', FALSE, 'error', 'consumer not found');
     END IF;
@@ -213,87 +346,90 @@ BEGIN
         RETURN jsonb_build_object('ok', FALSE, 'error', v_fault);
     END IF;
 
-    v_low := GREATEST(c.committed + 1, COALESCE((SELECT p.txns_start FROM queen.log_partitions AS p WHERE p.id = p_partition_id), 0));
-    SELECT array_agg(COALESCE(NULLIF(s.status, ''), 'completed') ORDER BY s.ord) INTO v_statuses
-    FROM unnest(COALESCE(p_statuses, array_fill('completed'::text, ARRAY[n]))) WITH ORDINALITY AS s (status, ord);
-    v_eff := queen.log_ack_resolve_v1(p_partition_id, v_low, c.batch_end, p_hashes);
-    IF array_position(v_eff, NULL) IS NOT NULL AND c.committed >= 0 THEN
-        v_below := queen.log_ack_resolve_v1(p_partition_id, 0, c.committed, p_hashes);
-    END IF;
-
-    SELECT jsonb_build_object(
-        'noopHashes', COALESCE(jsonb_agg(encode(a.h, 'hex') ORDER BY a.ord)
-            FILTER (WHERE a.eff IS NULL AND a.below AND a.status IN ('completed', 'success', 'acked', 'ok')), '[]'::jsonb),
-        'staleHashes', COALESCE(jsonb_agg(encode(a.h, 'hex') ORDER BY a.ord)
-            FILTER (WHERE a.eff IS NULL AND a.below AND a.status IN ('failed', 'dlq', 'retry')), '[]'::jsonb),
-        'unresolvedHashes', COALESCE(jsonb_agg(encode(a.h, 'hex') ORDER BY a.ord)
-            FILTER (WHERE a.eff IS NULL AND NOT a.below), '[]'::jsonb))
-    INTO v_lists
-    FROM (SELECT u.h, u.status, u.eff, v_below IS NOT NULL AND v_below[u.ord] IS NOT NULL AS below, u.ord
-          FROM unnest(p_hashes, v_statuses, v_eff) WITH ORDINALITY AS u (h, status, eff, ord)) AS a;
-
-    SELECT u.eff AS off, u.status INTO v_signal
-    FROM unnest(v_statuses, v_eff) AS u (status, eff)
-    WHERE u.eff IS NOT NULL AND u.status IN ('failed', 'dlq', 'retry')
-    ORDER BY u.eff, array_position(ARRAY['dlq', 'failed', 'retry'], u.status)
-    LIMIT 1;
-    SELECT COALESCE(max(u.eff), c.committed) INTO v_new
-    FROM unnest(v_statuses, v_eff) AS u (status, eff)
-    WHERE u.status IN ('completed', 'success', 'acked', 'ok') AND (v_signal.off IS NULL OR u.eff < v_signal.off);
-    v_delta := GREATEST(v_new - c.committed, 0);
-
-    IF v_signal.status = 'failed' AND c.batch_end IS NOT NULL THEN
-        SELECT COALESCE(q.retry_limit, 3) AS retry_limit,
-               COALESCE(q.dead_letter_queue, TRUE) OR COALESCE(q.dlq_after_max_retries, TRUE) AS dlq
-        INTO v_conf
-        FROM queen.log_partitions AS p JOIN queen.queues AS q ON q.id = p.queue_id
-        WHERE p.id = p_partition_id;
-        IF c.batch_retry_count < COALESCE(v_conf.retry_limit, 3) THEN
-            UPDATE queen.log_consumers AS l
-            SET committed = v_new, worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
-                batch_retry_count = c.batch_retry_count + 1, total_consumed = c.total_consumed + v_delta
-            WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-            RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'off', v_new, 'released', TRUE);
-        ELSIF NOT COALESCE(v_conf.dlq, TRUE) THEN
-            -- The budget is spent and nobody wants the message: step over it.
-            UPDATE queen.log_consumers AS l
-            SET committed = v_signal.off, worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
-                batch_retry_count = 0, total_consumed = c.total_consumed + v_delta + 1
-            WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-            RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'off', v_signal.off, 'dropped', TRUE, 'released', TRUE);
+    -- Where the messages are. Offsets below txns_start have lost their hashes.
+    IF v_n > 0 THEN
+        v_low := greatest(c.committed + 1,
+            COALESCE((SELECT p.txns_start FROM queen.log_partitions AS p WHERE p.id = p_partition_id), 0));
+        v_offs := queen.log_ack_resolve_v1(p_partition_id, v_low, c.batch_end, p_hashes);
+        IF array_position(v_offs, NULL) IS NOT NULL AND c.committed >= 0 THEN
+            v_below := queen.log_ack_below_v1(p_partition_id, c.committed, (
+                SELECT array_agg(CASE WHEN u.off IS NULL THEN u.h END ORDER BY u.ord)
+                FROM unnest(p_hashes, v_offs) WITH ORDINALITY AS u (h, off, ord)));
         END IF;
     END IF;
 
-    IF v_signal.status IN ('dlq', 'failed') AND c.batch_end IS NOT NULL THEN
-        -- The lease is kept for the hand-off, and for long enough: a lease-less
-        -- ack may find one that has run out and is not claimed again yet.
+    -- What was said about them: ok, one of the signals, or nothing known.
+    SELECT array_agg(CASE
+               WHEN COALESCE(u.status, '') IN ('', 'completed', 'success', 'acked', 'ok') THEN 'ok'
+               WHEN u.status IN ('failed', 'dlq', 'retry') THEN u.status
+           END ORDER BY u.ord)
+    INTO v_kinds
+    FROM unnest(p_hashes, p_statuses) WITH ORDINALITY AS u (h, status, ord);
+
+    SELECT u.kind, u.off INTO v_signal, v_poison
+    FROM unnest(v_kinds, v_offs) AS u (kind, off)
+    WHERE u.off IS NOT NULL AND u.kind <> 'ok'
+    ORDER BY u.off, array_position(ARRAY['dlq', 'failed', 'retry'], u.kind)
+    LIMIT 1;
+
+    SELECT COALESCE(max(u.off) FILTER (WHERE u.kind = 'ok' AND (v_poison IS NULL OR u.off < v_poison)), c.committed),
+           jsonb_build_object(
+               'noopHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                   FILTER (WHERE u.off IS NULL AND u.below AND u.kind = 'ok'), '[]'),
+               'staleHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                   FILTER (WHERE u.off IS NULL AND u.below AND u.kind <> 'ok'), '[]'),
+               'unresolvedHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                   FILTER (WHERE u.off IS NULL AND u.below IS NOT TRUE), '[]'))
+    INTO v_new, v_lists
+    FROM unnest(p_hashes, v_kinds, v_offs, v_below) WITH ORDINALITY AS u (h, kind, off, below, ord);
+    v_delta := greatest(v_new - c.committed, 0);
+
+    -- What that does to the batch.
+    IF c.batch_end IS NOT NULL THEN
+        IF v_signal = 'failed' THEN
+            SELECT q.retry_limit, COALESCE(q.dead_letter_queue, TRUE) OR COALESCE(q.dlq_after_max_retries, TRUE)
+            INTO v_limit, v_letters
+            FROM queen.log_partitions AS p
+            JOIN queen.queues AS q ON q.id = p.queue_id
+            WHERE p.id = p_partition_id;
+        END IF;
+        v_act := CASE
+            WHEN v_signal IS NULL AND v_new >= c.batch_end THEN 'complete'
+            WHEN v_signal IS NULL THEN 'advance'
+            WHEN v_signal = 'retry' THEN 'release'
+            WHEN v_signal = 'dlq' THEN 'letter'
+            WHEN c.batch_retry_count < COALESCE(v_limit, 3) THEN 'charge'
+            WHEN COALESCE(v_letters, TRUE) THEN 'letter'
+            ELSE 'drop'
+        END;
+    END IF;
+    v_end := v_act IN ('complete', 'release', 'charge', 'drop');
+
+    IF v_act <> 'advance' OR v_delta > 0 THEN
         UPDATE queen.log_consumers AS l
-        SET committed = v_new, total_consumed = c.total_consumed + v_delta,
-            lease_expires_at = GREATEST(c.lease_expires_at, clock_timestamp() + interval '10 seconds')
+        SET committed = CASE WHEN v_act = 'drop' THEN v_poison ELSE v_new END,
+            total_consumed = c.total_consumed + v_delta + CASE WHEN v_act = 'drop' THEN 1 ELSE 0 END,
+            worker_id = CASE WHEN NOT v_end THEN c.worker_id END,
+            batch_end = CASE WHEN NOT v_end THEN c.batch_end END,
+            -- The lease outlives the hand-off: an ack that names no lease may find
+            -- one that has run out and is not claimed again yet.
+            lease_expires_at = CASE
+                WHEN v_act = 'letter' THEN greatest(c.lease_expires_at, clock_timestamp() + INTERVAL '10 seconds')
+                WHEN NOT v_end THEN c.lease_expires_at END,
+            batch_retry_count = CASE
+                WHEN v_act = 'charge' THEN c.batch_retry_count + 1
+                WHEN v_act IN ('complete', 'drop') THEN 0
+                ELSE c.batch_retry_count END,
+            attempt_offset = CASE WHEN v_act <> 'complete' THEN c.attempt_offset END,
+            attempt_count = CASE WHEN v_act <> 'complete' THEN c.attempt_count ELSE 0 END
         WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-        RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'dlq', TRUE, 'off', v_signal.off, 'released', FALSE,
-            'partitionId', p_partition_id, 'group', p_group, 'worker', c.worker_id);
     END IF;
 
-    IF v_signal.status = 'retry' AND c.batch_end IS NOT NULL THEN
-        UPDATE queen.log_consumers AS l
-        SET committed = v_new, worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
-            total_consumed = c.total_consumed + v_delta
-        WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-        RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'off', v_new, 'released', TRUE);
-    END IF;
-
-    v_done := c.batch_end IS NOT NULL AND v_new >= c.batch_end;
-    IF v_done THEN
-        UPDATE queen.log_consumers AS l
-        SET committed = v_new, worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
-            attempt_offset = NULL, attempt_count = 0, batch_retry_count = 0, total_consumed = c.total_consumed + v_delta
-        WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-    ELSIF v_delta > 0 THEN
-        UPDATE queen.log_consumers AS l SET committed = v_new, total_consumed = c.total_consumed + v_delta
-        WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
-    END IF;
-    RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'off', v_new, 'released', v_done);
+    RETURN v_lists || jsonb_build_object('ok', TRUE, 'acked', v_delta, 'released', v_end) || CASE v_act
+        WHEN 'letter' THEN jsonb_build_object('dlq', TRUE, 'off', v_poison,
+            'partitionId', p_partition_id, 'group', p_group, 'worker', c.worker_id)
+        WHEN 'drop' THEN jsonb_build_object('dropped', TRUE, 'off', v_poison)
+        ELSE jsonb_build_object('off', v_new) END;
 END
 $$;
 
@@ -308,30 +444,37 @@ DECLARE
     v_expires TIMESTAMPTZ;
 BEGIN
     WITH held AS (
-        SELECT c.partition_id, c.consumer_group FROM queen.log_consumers AS c
-        WHERE c.worker_id = p_worker AND c.lease_expires_at > v_now AND p_worker <> ''
+        SELECT c.partition_id, c.consumer_group
+        FROM queen.log_consumers AS c
+        WHERE c.worker_id = p_worker AND p_worker <> '' AND c.lease_expires_at > v_now
         ORDER BY c.partition_id, c.consumer_group COLLATE "C"
         FOR UPDATE
     ), renewed AS (
         UPDATE queen.log_consumers AS c
-        SET lease_expires_at = GREATEST(c.lease_expires_at, v_now + make_interval(secs => GREATEST(COALESCE(p_seconds, 60), 1)))
+        SET lease_expires_at = greatest(c.lease_expires_at,
+                v_now + make_interval(secs => greatest(COALESCE(p_seconds, 60), 1)))
         FROM held AS h
         WHERE c.partition_id = h.partition_id AND c.consumer_group = h.consumer_group
         RETURNING c.lease_expires_at
     )
     SELECT count(*), min(r.lease_expires_at) INTO v_renewed, v_expires FROM renewed AS r;
-    RETURN jsonb_build_object('renewed', v_renewed,
-        'expiresAt', to_char(v_expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
+    RETURN jsonb_build_object('renewed', v_renewed, 'expiresAt', queen.iso_us_v1(v_expires));
 END
 $$;
 
--- The leases of one worker: a pop's own rows, looked up when it extends them.
-CREATE INDEX IF NOT EXISTS idx_log_consumers_worker ON queen.log_consumers (worker_id) WHERE worker_id IS NOT NULL;
-
 -- Second half of a dead-letter hand-off: files the snapshot, steps over the
--- message, gives the lease back. Called again it finds no lease and does nothing.
+-- message, gives the lease back. Called again it finds no lease, or without a
+-- worker the message passed and no batch leased, and does nothing.
 CREATE OR REPLACE FUNCTION queen.log_dlq_head_v1(
-    p_partition_id UUID, p_group TEXT, p_worker TEXT, p_off BIGINT, p_message_id UUID, p_txn TEXT, p_payload JSONB, p_error TEXT)
+    p_partition_id UUID,
+    p_group        TEXT,
+    p_worker       TEXT,
+    p_off          BIGINT,
+    p_message_id   UUID,
+    p_txn          TEXT,
+    p_payload      JSONB,
+    p_error        TEXT
+)
 RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
@@ -340,142 +483,183 @@ DECLARE
     v_fault TEXT;
     v_id    UUID;
 BEGIN
-    SELECT * INTO c FROM queen.log_consumers AS l
-    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group FOR UPDATE;
+    SELECT * INTO c
+    FROM queen.log_consumers AS l
+    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('ok', FALSE, 'error', 'consumer not found');
     END IF;
     v_fault := queen.log_lease_fault_v1(p_worker, c.worker_id, c.lease_expires_at);
+    IF v_fault IS NULL AND COALESCE(p_worker, '') = '' AND c.committed >= p_off THEN
+        v_fault := 'already committed: the cursor moved past this message before this ack';
+    END IF;
     IF v_fault IS NOT NULL THEN
         RETURN jsonb_build_object('ok', FALSE, 'error', v_fault);
     END IF;
-    INSERT INTO queen.log_dlq (partition_id, consumer_group, "offset", message_id, transaction_id, payload, error, retry_count)
+    INSERT INTO queen.log_dlq
+        (partition_id, consumer_group, "offset", message_id, transaction_id, payload, error, retry_count)
     VALUES (p_partition_id, p_group, p_off, p_message_id, p_txn, p_payload, p_error, c.batch_retry_count)
     RETURNING id INTO v_id;
     UPDATE queen.log_consumers AS l
-    SET committed = GREATEST(c.committed, p_off), worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
+    SET committed = greatest(c.committed, p_off), worker_id = NULL, lease_expires_at = NULL, batch_end = NULL,
         attempt_offset = NULL, attempt_count = 0, batch_retry_count = 0, total_consumed = c.total_consumed + 1
     WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
     RETURN jsonb_build_object('ok', TRUE, 'id', v_id);
 END
 $$;
 
--- Pushes and acks, all or nothing. Every refusal raises: QDUP with the
--- unique-violation class for a stored transaction id, QTXN with SQLSTATE QT001
--- for an ack. Riders (kv, timers) have their own procedures; until those exist a
--- non-empty array is refused rather than ignored.
+-- Pushes and acks, all or nothing. Every refusal raises: QDUP with the class of a
+-- unique violation for a stored transaction id, QTXN with SQLSTATE QT001 for an
+-- ack, 22023 for a malformed request, 40001 when a queue was deleted meanwhile.
+-- Riders (kv, timers) have procedures of their own; until those exist a non-empty
+-- array is refused rather than ignored.
 --
--- An ack may carry "workers": the row's live holder must then be one of them.
+-- A push may carry a mark: "verified" with the "partitionId" and the "window" it
+-- was made for; without them it makes no statement. -2 needs neither.
 CREATE OR REPLACE FUNCTION queen.log_transaction_wire_v1(p JSONB)
 RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_tenant  UUID := COALESCE((p ->> '_tenant')::uuid, '00000000-0000-0000-0000-000000000001');
+    v_tenant  UUID := COALESCE((p ->> '_tenant')::UUID, '00000000-0000-0000-0000-000000000001');
     v_pushes  JSONB := COALESCE(NULLIF(p -> 'pushes', 'null'), '[]');
     v_acks    JSONB := COALESCE(NULLIF(p -> 'acks', 'null'), '[]');
     v_done    JSONB[] := '{}';
-    v_acked   JSONB := '[]';
+    v_acked   JSONB[] := '{}';
     v_verdict JSONB;
     r         RECORD;
 BEGIN
-    SELECT a.value ->> 'partitionId' AS pid INTO r
-    FROM jsonb_array_elements(v_acks) AS a
+    SELECT a.ack ->> 'partitionId' AS pid INTO r
+    FROM jsonb_array_elements(v_acks) AS a (ack)
     WHERE NOT EXISTS (
-        SELECT 1 FROM queen.log_partitions AS p2 JOIN queen.queues AS q ON q.id = p2.queue_id
-        WHERE p2.id = (a.value ->> 'partitionId')::uuid AND q.tenant_id = v_tenant)
+        SELECT FROM queen.log_partitions AS l
+        JOIN queen.queues AS q ON q.id = l.queue_id
+        WHERE l.id = (a.ack ->> 'partitionId')::UUID AND q.tenant_id = v_tenant)
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'QTXN ack references partition % that does not exist or is not owned by the tenant; transaction rolled back', r.pid
             USING ERRCODE = 'QT001';
     END IF;
-    FOR r IN SELECT k.key, p -> k.key AS value FROM unnest(ARRAY['kv', 'timers']) AS k (key) LOOP
-        IF jsonb_typeof(r.value) NOT IN ('array', 'null') THEN
-            RAISE EXCEPTION 'QTXN % must be an array or null, got %; transaction rolled back', r.key, jsonb_typeof(r.value) USING ERRCODE = '22023';
-        ELSIF jsonb_typeof(r.value) = 'array' AND jsonb_array_length(r.value) > 0 THEN
-            RAISE EXCEPTION 'QTXN % operations are not supported by this schema; transaction rolled back', r.key USING ERRCODE = '0A000';
+    FOR r IN SELECT k.key, p -> k.key AS rider FROM unnest(ARRAY['kv', 'timers']) AS k (key) LOOP
+        IF jsonb_typeof(r.rider) NOT IN ('array', 'null') THEN
+            RAISE EXCEPTION 'QTXN % must be an array or null, not %; transaction rolled back', r.key, jsonb_typeof(r.rider)
+                USING ERRCODE = 'invalid_parameter_value';
+        ELSIF jsonb_typeof(r.rider) = 'array' AND r.rider <> '[]' THEN
+            RAISE EXCEPTION 'QTXN % operations are not supported by this schema; transaction rolled back', r.key
+                USING ERRCODE = 'feature_not_supported';
         END IF;
     END LOOP;
 
-    IF jsonb_array_length(v_pushes) > 0 THEN
-        IF EXISTS (
-            SELECT 1 FROM jsonb_array_elements(v_pushes) AS u
-            WHERE queen.log_partition_id_v1(v_tenant, u.value ->> 'queue', u.value ->> 'partition') IS NULL
-        ) THEN
-            PERFORM queen.log_provision_v1(array_agg(v_tenant), array_agg(u.value ->> 'queue'), array_agg(u.value ->> 'partition'))
-            FROM jsonb_array_elements(v_pushes) AS u;
-        END IF;
-        PERFORM 1 FROM queen.log_partitions AS l
-        WHERE l.id IN (SELECT queen.log_partition_id_v1(v_tenant, u.value ->> 'queue', u.value ->> 'partition')
-                       FROM jsonb_array_elements(v_pushes) AS u)
-        ORDER BY l.id
-        FOR NO KEY UPDATE;
+    -- Lanes: created where missing, then locked together.
+    IF EXISTS (
+        SELECT FROM jsonb_array_elements(v_pushes) AS u (push)
+        WHERE queen.log_partition_id_v1(v_tenant, u.push ->> 'queue', u.push ->> 'partition') IS NULL
+    ) THEN
+        PERFORM queen.log_provision_v1(
+            array_agg(v_tenant), array_agg(u.push ->> 'queue'), array_agg(u.push ->> 'partition'))
+        FROM jsonb_array_elements(v_pushes) AS u (push);
     END IF;
+    PERFORM FROM queen.log_partitions AS l
+    WHERE l.id = ANY (ARRAY(
+        SELECT queen.log_partition_id_v1(v_tenant, u.push ->> 'queue', u.push ->> 'partition')
+        FROM jsonb_array_elements(v_pushes) AS u (push)))
+    ORDER BY l.id
+    FOR NO KEY UPDATE;
+
     FOR r IN
-        SELECT u.value, l.id, q.dedup_window_seconds AS win
-        FROM jsonb_array_elements(v_pushes) WITH ORDINALITY AS u (value, ord)
-        JOIN queen.queues AS q ON q.tenant_id = v_tenant AND q.name = u.value ->> 'queue'
-        JOIN queen.log_partitions AS l ON l.queue_id = q.id AND l.name = u.value ->> 'partition'
+        SELECT u.push, u.push ->> 'queue' AS queue, u.push ->> 'partition' AS partition,
+               l.id, q.dedup_window_seconds AS secs, COALESCE((u.push ->> 'verified')::BIGINT, -1) AS verified
+        FROM jsonb_array_elements(v_pushes) WITH ORDINALITY AS u (push, ord)
+        JOIN queen.queues AS q ON q.tenant_id = v_tenant AND q.name = u.push ->> 'queue'
+        JOIN queen.log_partitions AS l ON l.queue_id = q.id AND l.name = u.push ->> 'partition'
         ORDER BY u.ord
     LOOP
         v_verdict := queen.log_push_one_v1(
-            r.value ->> 'queue', r.value ->> 'partition', (r.value ->> 'count')::int, decode(r.value ->> 'hashesHex', 'hex'),
-            COALESCE((r.value ->> 'verified')::bigint, -1), decode(r.value ->> 'blobB64', 'base64'), r.id, r.win, v_tenant);
+            r.queue, r.partition, (r.push ->> 'count')::INT, decode(r.push ->> 'hashesHex', 'hex'),
+            CASE WHEN r.verified = -2
+                   OR (r.push ->> 'partitionId')::UUID = r.id AND r.secs <= (r.push ->> 'window')::INT
+                 THEN r.verified ELSE -1 END,
+            decode(r.push ->> 'blobB64', 'base64'), r.id, r.secs, v_tenant);
         IF v_verdict ->> 'status' <> 'queued' THEN
-            RAISE EXCEPTION 'QDUP duplicate messages in queue "%" partition "%"; transaction rolled back',
-                r.value ->> 'queue', r.value ->> 'partition' USING ERRCODE = '23505';
+            RAISE EXCEPTION 'QDUP duplicate messages in queue "%" partition "%"; transaction rolled back', r.queue, r.partition
+                USING ERRCODE = 'unique_violation';
         END IF;
         v_done := v_done || v_verdict;
     END LOOP;
     IF cardinality(v_done) <> jsonb_array_length(v_pushes) THEN
-        RAISE EXCEPTION 'QTXN resolved % of % pushes; transaction rolled back', cardinality(v_done), jsonb_array_length(v_pushes)
-            USING ERRCODE = CASE WHEN v_pushes @> '[{"queue": ""}]' THEN '22023' ELSE '40001' END;
+        -- With proper names only a concurrent deletion can cause this.
+        RAISE EXCEPTION 'QTXN resolved % of % pushes; transaction rolled back',
+            cardinality(v_done), jsonb_array_length(v_pushes)
+            USING ERRCODE = CASE WHEN EXISTS (
+                SELECT FROM jsonb_array_elements(v_pushes) AS u (push)
+                WHERE COALESCE(u.push ->> 'queue', '') = '' OR u.push ->> 'partition' IS NULL
+            ) THEN 'invalid_parameter_value' ELSE 'serialization_failure' END;
     END IF;
 
     FOR r IN
-        SELECT a.value, a.ord, (a.value ->> 'partitionId')::uuid AS pid, COALESCE(a.value ->> 'group', '__QUEUE_MODE__') AS grp
-        FROM jsonb_array_elements(v_acks) WITH ORDINALITY AS a (value, ord)
-        ORDER BY 3, COALESCE(a.value ->> 'group', '__QUEUE_MODE__') COLLATE "C", a.ord
+        SELECT a.ack, a.ord, (a.ack ->> 'partitionId')::UUID AS pid, g.name AS grp
+        FROM jsonb_array_elements(v_acks) WITH ORDINALITY AS a (ack, ord)
+        CROSS JOIN LATERAL (SELECT COALESCE(a.ack ->> 'group', '__QUEUE_MODE__') AS name) AS g
+        ORDER BY (a.ack ->> 'partitionId')::UUID, g.name COLLATE "C", a.ord
     LOOP
-        v_verdict := queen.log_transaction_ack_v1(v_tenant, r.pid, r.grp, r.value);
-        v_acked := v_acked || jsonb_build_array(v_verdict || jsonb_build_object('index', r.ord - 1));
+        v_acked := v_acked || (queen.log_transaction_ack_v1(v_tenant, r.pid, r.grp, r.ack)
+            || jsonb_build_object('index', r.ord - 1));
     END LOOP;
-    RETURN jsonb_build_object('ok', TRUE, 'pushes', to_jsonb(v_done), 'acks', v_acked);
+    RETURN jsonb_build_object('ok', TRUE, 'pushes', to_jsonb(v_done), 'acks', to_jsonb(v_acked));
 END
 $$;
 
--- One ack of a transaction; raises instead of answering no.
+-- One ack of a transaction; raises instead of answering no. "worker" is a lease
+-- that must be live on the row. "workers" are leases of which the row's holder
+-- must be one and live, for requests that do not say which lease is whose; with
+-- an empty list, and without either, nothing is checked.
 CREATE OR REPLACE FUNCTION queen.log_transaction_ack_v1(p_tenant UUID, p_pid UUID, p_group TEXT, p_ack JSONB)
 RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_worker  TEXT := p_ack ->> 'worker';
+    v_holder  TEXT;
     v_verdict JSONB;
-    v_names   RECORD;
 BEGIN
-    IF jsonb_typeof(p_ack -> 'workers') = 'array' AND jsonb_array_length(p_ack -> 'workers') > 0 AND NOT EXISTS (
-        SELECT 1 FROM (SELECT * FROM queen.log_consumers AS c WHERE c.partition_id = p_pid AND c.consumer_group = p_group FOR UPDATE) AS c
-        WHERE p_ack -> 'workers' ? c.worker_id AND c.lease_expires_at >= clock_timestamp()
-    ) THEN
-        v_verdict := jsonb_build_object('ok', FALSE, 'error', 'invalid or expired lease');
+    IF COALESCE(v_worker, '') = '' AND jsonb_typeof(p_ack -> 'workers') = 'array' AND p_ack -> 'workers' <> '[]' THEN
+        -- Under the lock the holder stays who it is; the ack checks its expiry.
+        SELECT c.worker_id INTO v_holder
+        FROM queen.log_consumers AS c
+        WHERE c.partition_id = p_pid AND c.consumer_group = p_group
+        FOR UPDATE;
+        IF FOUND AND (COALESCE(v_holder, '') = '' OR NOT p_ack -> 'workers' ? v_holder) THEN
+            v_verdict := '{"ok": false, "error": "invalid or expired lease"}';
+        END IF;
+        v_worker := v_holder;
+    END IF;
+
+    IF v_verdict IS NOT NULL THEN
+        NULL;
     ELSIF jsonb_typeof(p_ack -> 'acks') = 'array' THEN
-        SELECT queen.log_ack_by_hash_v1(p_pid, p_group, p_ack ->> 'worker',
-                   array_agg(decode(h.value ->> 'h', 'hex') ORDER BY h.ord),
-                   array_agg(COALESCE(h.value ->> 'status', CASE WHEN h.value -> 'ok' = 'false' THEN 'failed' ELSE 'completed' END) ORDER BY h.ord))
+        SELECT queen.log_ack_by_hash_v1(p_pid, p_group, v_worker,
+                   array_agg(decode(h.item ->> 'h', 'hex') ORDER BY h.ord),
+                   array_agg(COALESCE(h.item ->> 'status',
+                       CASE WHEN h.item -> 'ok' = 'false' THEN 'failed' ELSE 'completed' END) ORDER BY h.ord))
         INTO v_verdict
-        FROM jsonb_array_elements(p_ack -> 'acks') WITH ORDINALITY AS h (value, ord);
+        FROM jsonb_array_elements(p_ack -> 'acks') WITH ORDINALITY AS h (item, ord);
     ELSE
-        SELECT q.name AS queue, l.name AS partition INTO v_names
-        FROM queen.log_partitions AS l JOIN queen.queues AS q ON q.id = l.queue_id WHERE l.id = p_pid;
-        v_verdict := queen.log_ack_v1(v_names.queue, v_names.partition, p_group, p_ack ->> 'worker', (p_ack ->> 'uptoOff')::bigint,
-            COALESCE((p_ack ->> 'ok')::boolean, TRUE), COALESCE((p_ack ->> 'count')::int, 0), p_tenant);
+        SELECT queen.log_ack_v1(q.name, l.name, p_group, v_worker, (p_ack ->> 'uptoOff')::BIGINT,
+                   COALESCE((p_ack ->> 'ok')::BOOLEAN, TRUE), COALESCE((p_ack ->> 'count')::INT, 0), p_tenant)
+        INTO v_verdict
+        FROM queen.log_partitions AS l
+        JOIN queen.queues AS q ON q.id = l.queue_id
+        WHERE l.id = p_pid;
     END IF;
-    IF NOT (v_verdict ->> 'ok')::boolean THEN
-        RAISE EXCEPTION 'QTXN ack failed: %; transaction rolled back', v_verdict ->> 'error' USING ERRCODE = 'QT001';
+
+    IF (v_verdict ->> 'ok')::BOOLEAN IS NOT TRUE THEN
+        RAISE EXCEPTION 'QTXN ack failed: %; transaction rolled back', COALESCE(v_verdict ->> 'error', 'partition not found')
+            USING ERRCODE = 'QT001';
     END IF;
-    IF jsonb_array_length(COALESCE(v_verdict -> 'unresolvedHashes', '[]')) > 0 THEN
+    IF v_verdict -> 'unresolvedHashes' <> '[]' THEN
         RAISE EXCEPTION 'QTXN ack references unknown transactionId; transaction rolled back'
-            USING ERRCODE = 'QT001', DETAIL = (v_verdict -> 'unresolvedHashes')::text;
+            USING ERRCODE = 'QT001', DETAIL = (v_verdict -> 'unresolvedHashes')::TEXT;
     END IF;
     RETURN v_verdict;
 END
