@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,15 +20,12 @@ var (
 	errBusy     = errors.New("too many request bodies are in flight")
 	errSlow     = errors.New("request body did not arrive in time")
 	errCutOff   = errors.New("request body ended early")
+	errFraming  = errors.New("request body is framed wrongly")
 )
 
 const (
-	// A body must arrive within bodyPatience plus the time that the slowest
-	// accepted line needs for it. Without a bound, a few clients that trickle
-	// could hold the whole byte budget.
-	bodyPatience = 30 * time.Second
-	slowestRate  = 128 << 10 // bytes a second
-	firstChunk   = 64 << 10  // reservation for a body of unknown length
+	slowestRate = 128 << 10 // bytes a second
+	firstChunk  = 64 << 10  // reservation for a body of unknown length
 
 	// Buffers are pooled by size, from 4 KiB in steps of 4 up to 4 MiB, so that a
 	// small body never pins a large buffer. Larger ones are left to the collector.
@@ -39,17 +37,18 @@ const (
 type bodies struct {
 	max      int64
 	wait     time.Duration
+	patience time.Duration
 	budget   *semaphore.Weighted // FIFO: a large body is not overtaken for ever
 	inflight atomic.Int64
 	pools    [classes]sync.Pool // of *[]byte
 }
 
 func newBodies(cfg Config) *bodies {
-	wait := cfg.InflightWait
-	if wait <= 0 {
-		wait = InflightWaitDefault
+	return &bodies{
+		max: cfg.MaxBodyBytes, wait: cmp.Or(cfg.InflightWait, InflightWaitDefault),
+		patience: cmp.Or(cfg.BodyPatience, BodyPatienceDefault),
+		budget:   semaphore.NewWeighted(cfg.MaxInflightBytes),
 	}
-	return &bodies{max: cfg.MaxBodyBytes, wait: wait, budget: semaphore.NewWeighted(cfg.MaxInflightBytes)}
 }
 
 // body is one request body. Its bytes are valid until release.
@@ -111,10 +110,12 @@ func (bs *bodies) fill(ctx context.Context, b *body, w http.ResponseWriter, r *h
 		return err
 	}
 	conn := http.NewResponseController(w)
-	until := time.Now().Add(transferTime(max(r.ContentLength, 0)))
-	if r.ContentLength < 0 {
-		until = time.Now().Add(transferTime(bs.max))
+	length := r.ContentLength
+	if length < 0 {
+		length = bs.max
 	}
+	// Without a bound, a few clients that trickle could hold the whole budget.
+	until := time.Now().Add(bs.patience + transferTime(length))
 	// The write deadline too: reading may answer "100 Continue", and the deadline
 	// of the connection's previous response may have passed.
 	_ = conn.SetReadDeadline(until)
@@ -151,7 +152,7 @@ func (b *body) readAll(ctx context.Context, src io.Reader, known bool) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read body: %w", err)
+			return fmt.Errorf("%w: %w", errFraming, err)
 		}
 	}
 }
@@ -165,7 +166,7 @@ func expectEnd(src io.Reader) error {
 	case errors.Is(err, io.EOF):
 		return nil
 	default:
-		return fmt.Errorf("read body: %w", err)
+		return fmt.Errorf("%w: %w", errFraming, err)
 	}
 }
 
@@ -220,7 +221,5 @@ func classOf(n int64) (class int, size int64) {
 	return -1, 0
 }
 
-// transferTime is how long n bytes may be on their way.
-func transferTime(n int64) time.Duration {
-	return bodyPatience + time.Duration(n/slowestRate)*time.Second
-}
+// transferTime is how long n bytes may take on the slowest line that is accepted.
+func transferTime(n int64) time.Duration { return time.Duration(n/slowestRate) * time.Second }

@@ -76,6 +76,36 @@ func TestAnnouncedLengthIsRefusedBeforeTheBodyIsSent(t *testing.T) {
 	require.Contains(t, readHead(t, r), "HTTP/1.1 413 ")
 }
 
+func TestBodyThatDoesNotArriveIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) { c.MaxBodyBytes, c.BodyPatience = 1000, 20*time.Millisecond })
+	for _, framing := range []string{"Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"} {
+		conn, r := b.dial()
+		_, err := io.WriteString(conn, "POST /api/v1/push HTTP/1.1\r\nHost: x\r\n"+framing)
+		require.NoError(t, err)
+		head := readHead(t, r)
+		require.Contains(t, head, "HTTP/1.1 408 ")
+		require.Contains(t, head, "Connection: close\r\n")
+	}
+}
+
+func TestBodyDeadlineEndsWithTheBody(t *testing.T) {
+	t.Parallel()
+	const patience = 20 * time.Millisecond
+	b := setup(t, func(c *httpapi.Config) { c.BodyPatience = patience })
+	b.push = func(ctx context.Context, _ []wire.PushItem) ([]wire.PushResult, error) {
+		// Longer than the body was allowed to take; the client is still there.
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(3 * patience):
+			return nil, nil
+		}
+	}
+	require.Equal(t, http.StatusCreated, b.send(pushOf(1000), false).status)
+	require.Equal(t, http.StatusCreated, b.send(pushOf(1000), true).status)
+}
+
 func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {

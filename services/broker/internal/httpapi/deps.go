@@ -83,9 +83,15 @@ type Config struct {
 	// InflightWait is how long a request waits for its share of MaxInflightBytes
 	// (default 10 s).
 	InflightWait time.Duration
+	// BodyPatience is how long a client may pause while it sends a body, beyond
+	// what a slow line needs (default 30 s).
+	BodyPatience time.Duration
 	// PopDefaults fill in what a pop does not say.
 	PopDefaults wire.PopDefaults
 }
 
-// InflightWaitDefault is the default of Config.InflightWait.
-const InflightWaitDefault = 10 * time.Second
+// Defaults of Config.
+const (
+	InflightWaitDefault = 10 * time.Second
+	BodyPatienceDefault = 30 * time.Second
+)

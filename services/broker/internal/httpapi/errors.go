@@ -63,6 +63,8 @@ func failureOf(ctx context.Context, err error) failure {
 		return failure{status: http.StatusTooManyRequests, text: "overloaded, try again later"}
 	case ctx.Err() != nil:
 		return failure{status: statusClientGone, text: "client closed the request"}
+	case errors.Is(err, errFraming): // only the client and its line have a part in reading
+		return failure{status: http.StatusBadRequest, text: "bad body: " + errFraming.Error()}
 	case errors.Is(err, pgdb.ErrPool), errors.Is(err, pop.ErrPool):
 		return failure{status: http.StatusInternalServerError, text: "pool"}
 	case errors.Is(err, pop.ErrFailed):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,8 +139,31 @@ func TestCountersCountRequestsAndMessages(t *testing.T) {
 	require.Regexp(t, `^\{"uptime":0,"requests":\{"total":2,"rate":0\},"messages":\{"total":2,"rate":0\},`+
 		`"database":\{"poolSize":7,"idleConnections":3,"waitingRequests":0\},`+
 		`"memory":\{"rss":[1-9]\d{5,},"heapTotal":0,"heapUsed":0,"external":0,"arrayBuffers":0\},"cpu":\{"user":0,"system":0\}\}$`, body)
-	res, body = b.call("GET", "/metrics/prometheus", "")
+}
+
+func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.call("GET", "/api/v1/pop/queue/one", "")
+	b.call("GET", "/api/v1/pop/queue/two", "")
+	b.call("PUT", "/api/v1/push", "")
+	b.call("BREW", "/made/up", "")
+	b.call("POST", "/api/v1/push", "{")
+	res, body := b.call("GET", "/metrics/prometheus", "")
 	require.Equal(t, http.StatusOK, res.StatusCode)
-	require.Equal(t, "a_metric 1\n", body)
 	require.Equal(t, "text/plain; version=0.0.4; charset=utf-8", res.Header.Get("Content-Type"))
+	var counts []string
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "http_server_request_duration_seconds_count") {
+			counts = append(counts, strings.TrimSpace(strings.TrimPrefix(line, "http_server_request_duration_seconds_count")))
+		}
+	}
+	require.ElementsMatch(t, []string{
+		`{http_request_method="GET",http_route="/api/v1/pop/queue/:queue",status_class="2xx"} 2`,
+		`{http_request_method="PUT",http_route="/api/v1/push",status_class="4xx"} 1`,
+		`{http_request_method="other",http_route="unmatched",status_class="4xx"} 1`,
+		`{http_request_method="POST",http_route="/api/v1/push",status_class="4xx"} 1`,
+	}, counts)
+	require.Contains(t, body, "\nhttp_server_active_requests 1\n")
+	require.Contains(t, body, "\nqueen_http_inflight_body_bytes 0\n")
 }

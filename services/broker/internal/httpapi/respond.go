@@ -42,11 +42,15 @@ func nothing(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
+// answerPatience is how long a client may pause while it takes an answer, beyond
+// what a slow line needs.
+const answerPatience = 30 * time.Second
+
 // expectWrite gives a client as long to take the answer as it has to send one.
 // Every answer sets the deadline: the connection may still have that of an
 // earlier one.
 func expectWrite(c echo.Context, size int) {
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(transferTime(int64(size))))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(answerPatience + transferTime(int64(size))))
 }
 
 // ignoreGone drops the error of writing to a client that has left.

@@ -13,13 +13,13 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -147,14 +147,13 @@ func setup(t *testing.T, adjust ...func(*httpapi.Config)) *bundle {
 	}
 	log, lines := logtest.NewRecorder()
 	b := &bundle{fakes: newFakes(), t: t, log: lines, client: &http.Client{Transport: &http.Transport{}}}
+	tel, err := telemetry.New(t.Context(), telemetry.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tel.Shutdown(context.WithoutCancel(t.Context()))) })
 	api, err := httpapi.New(cfg, httpapi.Deps{
 		Push: pushFake{b.fakes}, Pop: popFake{b.fakes}, Ack: ackFake{b.fakes}, Transaction: txFake{b.fakes},
 		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged,
-		Log: log, Meter: noop.NewMeterProvider().Meter(""),
-		Prometheus: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-			_, _ = io.WriteString(w, "a_metric 1\n")
-		}),
+		Log: log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
 	})
 	require.NoError(t, err)
 	b.server = httpapi.NewServer("127.0.0.1:0", api, log)
