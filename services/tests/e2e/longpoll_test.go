@@ -53,56 +53,100 @@ func (w *parked) answer(t *testing.T) harness.Popped {
 	return w.p
 }
 
-func TestLongPollWakesForAPush(t *testing.T) {
+// TestLongPollIsWoken runs on a broker whose parked pops do not look again by
+// themselves for half a minute: only a wake can answer them sooner.
+func TestLongPollIsWoken(t *testing.T) {
 	t.Parallel()
+	b := harness.Start(t, "POP_WAIT_INITIAL_INTERVAL_MS=30000", "POP_WAIT_MAX_INTERVAL_MS=60000")
+	const wait = "wait=true&timeout=45000"
+	soon := func(t *testing.T, w *parked, want ...string) {
+		t.Helper()
+		require.Equal(t, want, w.answer(t).Payloads())
+		require.Less(t, w.took, 20*time.Second, "nothing woke it")
+	}
 	for route, path := range map[string]func(q string) string{
-		"wildcard":  func(q string) string { return harness.PopPath(q, "wait=true&timeout=30000") },
-		"group":     func(q string) string { return harness.PopPath(q, "wait=true&timeout=30000&consumerGroup=g") },
-		"partition": func(q string) string { return harness.PopPartitionPath(q, "p", "wait=true&timeout=30000") },
-		"discovery": func(q string) string { return "/api/v1/pop?wait=true&timeout=30000&namespace=" + q },
+		"wildcard":  func(q string) string { return harness.PopPath(q, wait) },
+		"group":     func(q string) string { return harness.PopPath(q, wait+"&consumerGroup=g&subscriptionMode=new") },
+		"partition": func(q string) string { return harness.PopPartitionPath(q, "p", wait) },
+		"discovery": func(q string) string { return "/api/v1/pop?" + wait + "&namespace=" + q },
 	} {
-		t.Run(route, func(t *testing.T) {
+		t.Run("by a push, "+route, func(t *testing.T) {
 			t.Parallel()
-			b, q := shared(t)
+			q := queueName(t)
 			w := park(t.Context(), b, path(q))
-			w.requireParked(t, 1200*time.Millisecond)
-			pushed := time.Now()
+			w.requireParked(t, 500*time.Millisecond)
 			b.PushQueued(t, harness.Item{Queue: q, Partition: "p", Payload: 1})
-			require.Equal(t, []string{"1"}, w.answer(t).Payloads())
-			require.Less(t, time.Since(pushed), 3*time.Second)
+			soon(t, w, "1")
+		})
+		t.Run("by a transaction, "+route, func(t *testing.T) {
+			t.Parallel()
+			q := queueName(t)
+			w := park(t.Context(), b, path(q))
+			w.requireParked(t, 500*time.Millisecond)
+			b.Commit(t, tx(push(harness.Item{Queue: q, Partition: "p", Payload: 1})))
+			soon(t, w, "1")
 		})
 	}
+	for status, next := range map[string]string{"completed": "1", "dlq": "1", "failed": "0", "retry": "0"} {
+		release := map[string]func(t *testing.T, m harness.Message){
+			"an ack": func(t *testing.T, m harness.Message) { b.AckOK(t, "", m.Ack(status)) },
+			"a transactional ack": func(t *testing.T, m harness.Message) {
+				b.Commit(t, tx(ack(m.Ack(status))))
+			},
+		}
+		for name, end := range release {
+			t.Run("by "+name+", "+status, func(t *testing.T) {
+				t.Parallel()
+				q := queueName(t)
+				b.PushEach(t, q, "", 2)
+				held := b.Pop(t, q, "batch=1")
+				w := park(t.Context(), b, harness.PopPath(q, wait+"&batch=1"))
+				w.requireParked(t, 500*time.Millisecond)
+				end(t, held.Messages[0])
+				soon(t, w, next)
+			})
+		}
+	}
+	t.Run("by a push beside a leased lane", func(t *testing.T) {
+		t.Parallel()
+		q := queueName(t)
+		b.PushEach(t, q, "held", 1)
+		require.Len(t, b.Pop(t, q, "").Messages, 1)
+		w := park(t.Context(), b, harness.PopPath(q, wait))
+		w.requireParked(t, 500*time.Millisecond)
+		b.PushQueued(t, harness.Item{Queue: q, Partition: "free", Payload: 1})
+		soon(t, w, "1")
+	})
+	t.Run("and each of many by a push of its own", func(t *testing.T) {
+		t.Parallel()
+		q := queueName(t)
+		polls := make([]*parked, 8)
+		for i := range polls {
+			polls[i] = park(t.Context(), b, harness.PopPath(q, wait+"&batch=1"))
+		}
+		polls[0].requireParked(t, 500*time.Millisecond)
+		for i := range polls {
+			b.PushQueued(t, harness.Item{Queue: q, Partition: fmt.Sprint(i), Payload: i})
+		}
+		var got []string
+		for _, w := range polls {
+			got = append(got, w.answer(t).Payloads()...)
+			require.Less(t, w.took, 20*time.Second, "nothing woke it")
+		}
+		require.ElementsMatch(t, numbers(0, 8), got)
+	})
 }
 
-func TestLongPollWakesForATransactionPush(t *testing.T) {
+func TestParkedPollLooksAgainByItself(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)
-	w := park(t.Context(), b, harness.PopPath(q, "wait=true&timeout=30000"))
-	w.requireParked(t, 300*time.Millisecond)
-	b.Commit(t, harness.Transaction{Operations: []any{harness.PushOp(harness.Item{Queue: q, Payload: 1})}})
-	require.Equal(t, []string{"1"}, w.answer(t).Payloads())
+	b.PushEach(t, q, "", 1)
+	b.Pop(t, q, "")
+	w := park(t.Context(), b, harness.PopPath(q, "wait=true&timeout=40000"))
+	w.requireParked(t, 1200*time.Millisecond)
+	b.DB.ExpireLeases(t, q) // nobody tells the broker
+	require.Equal(t, numbers(0, 1), w.answer(t).Payloads())
 	require.Less(t, w.took, 20*time.Second)
-}
-
-func TestLongPollWakesForAReleasedLease(t *testing.T) {
-	t.Parallel()
-	for _, status := range []string{"completed", "failed", "retry", "dlq"} {
-		t.Run(status, func(t *testing.T) {
-			t.Parallel()
-			b, q := shared(t)
-			b.PushEach(t, q, "", 2)
-			held := b.Pop(t, q, "batch=1")
-			w := park(t.Context(), b, harness.PopPath(q, "wait=true&timeout=30000&batch=1"))
-			w.requireParked(t, 300*time.Millisecond)
-			b.AckOK(t, "", held.Acks(status)...)
-			want := "0"
-			if status == "completed" || status == "dlq" {
-				want = "1"
-			}
-			require.Equal(t, []string{want}, w.answer(t).Payloads())
-			require.Less(t, w.took, 20*time.Second)
-		})
-	}
 }
 
 func TestLongPollWakesForAnotherBrokersPush(t *testing.T) {

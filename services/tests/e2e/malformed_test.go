@@ -223,7 +223,7 @@ func badTransactions() []odd {
 		op(`"type":"push","items":[{"payload":1}]`), op(`"type":"push","queue":"QUEUE","partition":7`),
 		op(`"type":"push","queue":"QUEUE","payload":1,"transactionId":{}`), op(`"type":"ack","transactionId":7`), op(`"type":"ack","consumerGroup":[]`),
 		op(`"type":"push","queue":"QUEUE` + strings.Repeat("x", 256) + `"`), op(`"type":"push","queue":"QUEUE","partition":"` + strings.Repeat("x", 1025) + `"`),
-		op(`"type":"push","queue":"QUEUE","transactionId":"a\u0000"`), `{"operations":[]}`, `{"operations":[{"type":"push","items":[]}]}`, `{"operations":[],"requiredLeases":"x"}`, `{"operations":[],"requiredLeases":[7]}`,
+		op(`"type":"push","queue":"QUEUE","transactionId":"a\u0000"`), `{"operations":[]}`, `{"operations":[],"requiredLeases":"x"}`, `{"operations":[],"requiredLeases":[7]}`,
 	} {
 		out = append(out, refused(txPath, body))
 	}

@@ -90,6 +90,15 @@ func TestTransactionStoresATraceID(t *testing.T) {
 	require.Nil(t, p.Messages[1].TraceID)
 }
 
+func TestTransactionOfAnEmptyPushCommitsNothing(t *testing.T) {
+	t.Parallel()
+	b, _ := shared(t)
+	answer := b.TransactRaw(t, `{"operations":[{"type":"push","items":[]}]}`)
+	require.True(t, answer.Success, "%s", answer.Answer)
+	require.Empty(t, answer.Results)
+	require.Contains(t, string(answer.Body), `"results":[]`)
+}
+
 func TestTransactionMovesMessagesBetweenQueues(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)

@@ -60,6 +60,7 @@ func (s *suite) startShared() (*Broker, error) {
 	s.onClose(func() {
 		s.fault(b.stop())
 		s.fault(checkLog(b.log.text(0)))
+		s.fault(db.checkDeadlocks(context.Background()))
 		s.fault(pg.drop(context.Background(), db))
 	})
 	return b, nil

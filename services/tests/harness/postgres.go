@@ -110,6 +110,18 @@ func (p *postgres) drop(ctx context.Context, db *Database) error {
 	return nil
 }
 
+// checkDeadlocks reports that transactions locked each other out, which the
+// order of locks forbids. The broker repeats such a transaction, so that no
+// answer shows it. Its sessions must have ended: they report when they do.
+func (d *Database) checkDeadlocks(ctx context.Context) error {
+	var n int
+	err := d.Pool.QueryRow(ctx, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).Scan(&n)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d deadlocks in the shared database", n)
+	}
+	return err
+}
+
 // Exec runs one statement past the broker and answers the rows it touched.
 func (d *Database) Exec(t testing.TB, sql string, args ...any) int64 {
 	t.Helper()

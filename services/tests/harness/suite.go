@@ -38,6 +38,8 @@ type suite struct {
 	faults  []error  // noticed while stopping
 }
 
+// current is the one suite of a test binary: the testing package offers no other
+// way from TestMain to a test.
 var current *suite
 
 // Main runs the tests of a package and stops what they started. It answers the
