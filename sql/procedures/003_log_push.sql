@@ -95,13 +95,18 @@ $$;
 -- have a stored twin above p_from and not older than p_since, and the smallest
 -- offset of each. One row per lane with twins.
 --
--- The frames of the window are hashed against the incoming ones, a hash table
--- of at most the bundle. The array of incoming hashes is what keeps it so: the
--- planner takes an unnest for ten rows and log_unnest_hashes for a thousand, so
--- the small side is built. "|| ''" behind OFFSET 0 fetches a TOASTed blob once;
--- slicing the column itself fetches it once per frame (measured: 200 segments
--- of 1000 frames, 38 ms against 457 ms). A whole window of 20000 segments of 100
--- frames takes 0.45 s: no caller should leave that to the probe.
+-- The frames of the window meet the incoming ones in a hash table of the
+-- incoming ones, at most a bundle. Two things keep it so, whatever the planner
+-- believes of the tables when it makes the plan: the outer OFFSET 0 explodes the
+-- frames before the join (planned while the sidecar was small, the rows were
+-- joined to the incoming frames first, a nested loop over the window); and the
+-- incoming hashes come as an array, which counts for ten rows where
+-- log_unnest_hashes counts for a thousand.
+--
+-- "|| ''" behind the inner OFFSET 0 fetches a TOASTed blob once; slicing the
+-- column itself fetches it once per frame (measured: 200 segments of 1000
+-- frames, 38 ms against 457 ms). A whole window of 20000 segments of 100 frames
+-- takes 0.45 s: no caller should leave that to the probe.
 CREATE OR REPLACE FUNCTION queen.log_push_probe_v1(
     p_pids   UUID[],
     p_hashes BYTEA[],
@@ -114,6 +119,7 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_mergejoin = off
+SET enable_memoize = off
 SET max_parallel_workers_per_gather = 0
 SET jit = off
 AS $$
@@ -131,28 +137,33 @@ BEGIN
     RETURN QUERY
     SELECT d.ord, jsonb_agg(jsonb_build_object('i', d.idx, 'off', d.off) ORDER BY d.idx)
     FROM (
-        SELECT i.ord, i.idx, min(s.base_offset + x.idx) AS off
-        FROM unnest(p_pids, p_from, p_floor, p_since) WITH ORDINALITY AS u (pid, from_off, floor_off, since, ord)
-        -- The row that covers from_off may reach beyond it: start there.
-        LEFT JOIN LATERAL (
-            SELECT t.base_offset
-            FROM queen.log_txns AS t
-            WHERE t.partition_id = u.pid AND t.base_offset >= u.floor_off AND t.base_offset <= u.from_off
-            ORDER BY t.base_offset DESC
-            LIMIT 1
-        ) AS b ON TRUE
-        CROSS JOIN LATERAL (
-            SELECT t.base_offset, t.hashes || ''::BYTEA AS hashes
-            FROM queen.log_txns AS t
-            WHERE t.partition_id = u.pid
-              AND t.base_offset >= COALESCE(b.base_offset, u.floor_off)
-              AND t.end_offset > u.from_off
-              AND t.created_at >= u.since
+        SELECT i.ord, i.idx, min(f.off) AS off
+        FROM (
+            SELECT u.ord, s.base_offset + x.idx AS off, x.h
+            FROM unnest(p_pids, p_from, p_floor, p_since)
+                 WITH ORDINALITY AS u (pid, from_off, floor_off, since, ord)
+            -- The row that covers from_off may reach beyond it: start there.
+            LEFT JOIN LATERAL (
+                SELECT t.base_offset
+                FROM queen.log_txns AS t
+                WHERE t.partition_id = u.pid AND t.base_offset >= u.floor_off AND t.base_offset <= u.from_off
+                ORDER BY t.base_offset DESC
+                LIMIT 1
+            ) AS b ON TRUE
+            CROSS JOIN LATERAL (
+                SELECT t.base_offset, t.hashes || ''::BYTEA AS hashes
+                FROM queen.log_txns AS t
+                WHERE t.partition_id = u.pid
+                  AND t.base_offset >= COALESCE(b.base_offset, u.floor_off)
+                  AND t.end_offset > u.from_off
+                  AND t.created_at >= u.since
+                OFFSET 0
+            ) AS s
+            CROSS JOIN LATERAL queen.log_unnest_hashes(s.hashes) AS x
+            WHERE u.from_off IS NOT NULL
             OFFSET 0
-        ) AS s
-        CROSS JOIN LATERAL queen.log_unnest_hashes(s.hashes) AS x
-        JOIN unnest(v_ords, v_idxs, v_hs) AS i (ord, idx, h) ON i.ord = u.ord AND i.h = x.h
-        WHERE u.from_off IS NOT NULL
+        ) AS f
+        JOIN unnest(v_ords, v_idxs, v_hs) AS i (ord, idx, h) ON i.ord = f.ord AND i.h = f.h
         GROUP BY i.ord, i.idx
     ) AS d
     GROUP BY d.ord;
