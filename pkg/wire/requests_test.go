@@ -1,0 +1,312 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/wire"
+)
+
+const traceText = "0199aa10-1111-4abc-8def-000000000001"
+
+func TestAckStatusesAreNormalised(t *testing.T) {
+	t.Parallel()
+	for sent, want := range map[string]string{
+		`null`: "completed", `"completed"`: "completed", `"success"`: "completed", `"acked"`: "completed", `"ok"`: "completed",
+		`"retry"`: "retry", `"dlq"`: "dlq", `"failed"`: "failed",
+		`""`: "failed", `"Completed"`: "failed", `"nack"`: "failed", `"DLQ"`: "failed",
+	} {
+		req, err := wire.ParseAck([]byte(`{"transactionId":"t","status":` + sent + `}`))
+		require.NoError(t, err)
+		require.Equal(t, want, req.Items[0].Status, sent)
+	}
+}
+
+func TestAckDefaults(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`{}`, `{"transactionId":null,"partitionId":null,"status":null,"consumerGroup":null,"leaseId":null,"error":null,"x":[]}`,
+	} {
+		req, err := wire.ParseAck([]byte(body))
+		require.NoError(t, err)
+		require.Equal(t, []wire.AckItem{{Status: "completed", Group: "__QUEUE_MODE__"}}, req.Items)
+	}
+	req, err := wire.ParseAck([]byte(`{"transactionId":"t","partitionId":"p","leaseId":"l","error":"a\u0000b\ud800","consumerGroup":"g","status":"failed"}`))
+	require.NoError(t, err)
+	require.Equal(t, wire.AckItem{
+		TransactionID: "t", PartitionID: "p", LeaseID: "l", Error: "a\uFFFDb\uFFFD", Group: "g", Status: "failed",
+	}, req.Items[0])
+}
+
+func TestABatchHasOneGroup(t *testing.T) {
+	t.Parallel()
+	req, err := wire.ParseAckBatch([]byte(`{"acknowledgments":[{"transactionId":"a","consumerGroup":"own"},{"transactionId":"b"}],"consumerGroup":"g"}`))
+	require.NoError(t, err)
+	require.Len(t, req.Items, 2)
+	require.Equal(t, "g", req.Items[0].Group)
+	require.Equal(t, "g", req.Items[1].Group)
+
+	req, err = wire.ParseAckBatch([]byte(`{"acknowledgments":[]}`))
+	require.NoError(t, err)
+	require.Empty(t, req.Items)
+}
+
+func TestBadAcksAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		``, `[]`, `null`, `{"transactionId":5}`, `{"partitionId":[]}`, `{"status":1}`, `{"leaseId":{}}`, `{"error":false}`, `{"consumerGroup":1}`,
+		`{"consumerGroup":"a\u0000"}`, `{"consumerGroup":"` + strings.Repeat("g", 1025) + `"}`, `{"transactionId":"a","transactionId":"b"}`, `{} x`,
+	} {
+		_, err := wire.ParseAck([]byte(body))
+		requireBad(t, err, body)
+	}
+	for _, body := range []string{
+		`{}`, `{"acknowledgments":null}`, `{"acknowledgments":{}}`, `{"acknowledgments":[1]}`, `{"acknowledgments":[null]}`,
+		`{"acknowledgments":[],"acknowledgments":[]}`, `{"acknowledgments":[{"status":7}]}`, `[]`,
+	} {
+		_, err := wire.ParseAckBatch([]byte(body))
+		requireBad(t, err, body)
+	}
+}
+
+func requireBad(t *testing.T, err error, body string) {
+	t.Helper()
+	var bad *wire.Error
+	require.ErrorAs(t, err, &bad, body)
+	require.Equal(t, 400, bad.Status, body)
+}
+
+func TestTransactionsAreFlattened(t *testing.T) {
+	t.Parallel()
+	req, err := wire.ParseTransaction([]byte(`{"requiredLeases":["l1",null,"l2"],"kv":[],"timers":null,"operations":[
+		{"items":[{"queue":"q","payload":1,"traceId":"` + traceText + `"},{"queue":"q","partition":"p","data":{"a":1}}],"type":"push"},
+		{"type":"push","queue":"r","transactionId":"t9"},
+		{"type":"ack","transactionId":"t1","partitionId":"x","status":"retry","leaseId":"l","error":"e","consumerGroup":"g"},
+		{"transactionId":"t2","type":"ack"},
+		{"type":"push","items":[]}]}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"l1", "l2"}, req.RequiredLeases)
+	require.False(t, req.HasRiders)
+	require.Equal(t, []wire.TxOp{
+		{Push: wire.PushItem{Queue: "q", Partition: "Default", Payload: []byte("1")}, TraceID: uuid.MustParse(traceText), HasTrace: true},
+		{Push: wire.PushItem{Queue: "q", Partition: "p", Payload: []byte(`{"a":1}`)}},
+		{Push: wire.PushItem{Queue: "r", Partition: "Default", TransactionID: "t9", Payload: []byte("{}")}},
+		{Kind: wire.TxAck, Ack: wire.AckItem{
+			TransactionID: "t1", PartitionID: "x", Status: "retry", LeaseID: "l", Error: "e", Group: "g",
+		}},
+		{Kind: wire.TxAck, Ack: wire.AckItem{TransactionID: "t2", Status: "completed", Group: "__QUEUE_MODE__"}},
+	}, req.Ops)
+
+	req, err = wire.ParseTransaction([]byte(`{"operations":[],"kv":[{"op":"get"}]}`))
+	require.NoError(t, err)
+	require.True(t, req.HasRiders)
+}
+
+func TestBadTransactionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		``, `{}`, `{"operations":null}`, `{"operations":{}}`, `{"operations":[]}`, `{"operations":[1]}`, `{"operations":[null]}`,
+		`{"operations":[{}]}`, `{"operations":[{"type":"pop"}]}`, `{"operations":[{"type":null}]}`, `{"operations":[{"type":5}]}`,
+		`{"operations":[{"type":"push"}]}`, `{"operations":[{"type":"push","items":[{}]}]}`, `{"operations":[{"type":"push","items":{}}]}`,
+		`{"operations":[{"type":"push","queue":"q","traceId":"nope"}]}`, `{"operations":[{"type":"push","queue":"q","traceId":5}]}`,
+		`{"operations":[{"type":"ack","status":5}]}`, `{"operations":[{"type":"ack"}],"requiredLeases":"l"}`,
+		`{"operations":[{"type":"ack"}],"requiredLeases":[5]}`, `{"operations":[{"type":"ack"}],"kv":{}}`,
+		`{"operations":[{"type":"ack"}],"operations":[]}`, `{"operations":[{"type":"ack","type":"ack"}]}`,
+	} {
+		_, err := wire.ParseTransaction([]byte(body))
+		requireBad(t, err, body)
+	}
+	_, err := wire.ParseTransaction([]byte(`{"operations":[{"type":"pop"}]}`))
+	require.EqualError(t, err, "segments transaction supports only push and ack operations")
+}
+
+func TestExtendNeverFails(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]int{
+		``: 60, `{}`: 60, `null`: 60, `x`: 60, `[]`: 60, `{"seconds":null}`: 60, `{"seconds":"5"}`: 60,
+		`{"seconds":5}`: 5, `{"seconds":0}`: 1, `{"seconds":-7}`: 1, `{"seconds":2.9}`: 2, `{"seconds":1e99}`: 2147483647,
+	} {
+		require.Equal(t, want, wire.ParseExtend([]byte(body)), body)
+	}
+}
+
+func TestConfigureFoldsLabelsAndOptions(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		body, options string
+		merge         bool
+	}{
+		"nothing":              {`{"queue":"q"}`, `{}`, false},
+		"options":              {`{"queue":"q","options":{"leaseTime":5,"unknown":"\u0000","replace":true}}`, `{"leaseTime":5}`, false},
+		"top level":            {`{"queue":"q","leaseTime":5,"deadLetterQueue":false}`, `{"leaseTime":5,"deadLetterQueue":false}`, false},
+		"options win":          {`{"queue":"q","leaseTime":5,"options":{"retryLimit":1}}`, `{"retryLimit":1}`, false},
+		"labels on top":        {`{"queue":"q","namespace":"n","task":"t","options":{}}`, `{"namespace":"n","task":"t"}`, false},
+		"labels inside":        {`{"queue":"q","namespace":"n","options":{"namespace":"m"}}`, `{"namespace":"m"}`, false},
+		"null labels":          {`{"queue":"q","namespace":null,"task":"","options":{"ttl":1}}`, `{"ttl":1}`, false},
+		"null is kept":         {`{"queue":"q","options":{"leaseTime":null}}`, `{"leaseTime":null}`, false},
+		"null options":         {`{"queue":"q","options":null}`, `{}`, false},
+		"merge":                {`{"queue":"q","mode":"merge"}`, `{}`, true},
+		"replace":              {`{"queue":"q","mode":"replace"}`, `{}`, false},
+		"null mode":            {`{"queue":"q","mode":null}`, `{}`, false},
+		"empty queue is legal": {`{"queue":""}`, `{}`, false},
+		"bounds":               {`{"queue":"q","options":{"ttl":2147483647,"priority":-2147483648}}`, `{"ttl":2147483647,"priority":-2147483648}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req, err := wire.ParseConfigure([]byte(tc.body))
+			require.NoError(t, err)
+			require.JSONEq(t, tc.options, string(req.Options))
+			require.Equal(t, tc.merge, req.Merge)
+		})
+	}
+}
+
+func TestBadConfigurationsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		``, `[]`, `{}`, `{"queue":null}`, `{"queue":5}`, `{"queue":"a\u0000"}`, `{"queue":"` + strings.Repeat("q", 256) + `"}`,
+		`{"queue":"q","mode":"Merge"}`, `{"queue":"q","mode":""}`, `{"queue":"q","mode":true}`, `{"queue":"q","mode":1}`,
+		`{"queue":"q","options":[]}`, `{"queue":"q","options":"x"}`, `{"queue":"q","options":{"leaseTime":"5"}}`,
+		`{"queue":"q","options":{"leaseTime":5.5}}`, `{"queue":"q","options":{"leaseTime":2147483648}}`, `{"queue":"q","options":{"leaseTime":1e3}}`,
+		`{"queue":"q","options":{"leaseTime":true}}`, `{"queue":"q","options":{"deadLetterQueue":1}}`, `{"queue":"q","options":{"encryptionEnabled":"true"}}`,
+		`{"queue":"q","options":{"namespace":5}}`, `{"queue":"q","namespace":5}`, `{"queue":"q","options":{"leaseTime":1,"leaseTime":2}}`,
+		`{"queue":"q","queue":"r"}`, `{"queue":"q","options":{"task":"\ud800"}}`,
+	} {
+		_, err := wire.ParseConfigure([]byte(body))
+		requireBad(t, err, body)
+	}
+	_, err := wire.ParseConfigure([]byte(`{"queue":"q","mode":"x"}`))
+	require.EqualError(t, err, `mode must be "merge" or "replace", got "x"`)
+}
+
+func defaults() wire.PopDefaults {
+	return wire.PopDefaults{Timeout: 30 * time.Second, SubMode: wire.ModeAll}
+}
+
+func TestPopQueries(t *testing.T) {
+	t.Parallel()
+	base := wire.PopQuery{Batch: 200, Partitions: 1, Timeout: 30 * time.Second, Group: "__QUEUE_MODE__", SubMode: "all"}
+	with := func(change func(*wire.PopQuery)) wire.PopQuery {
+		q := base
+		change(&q)
+		return q
+	}
+	for query, want := range map[string]wire.PopQuery{
+		"":                           base,
+		"unknown=1&autopilot=true":   base,
+		"conflation=false":           base,
+		"batch=0":                    base,
+		"batch=-5":                   base,
+		"batch=7":                    with(func(q *wire.PopQuery) { q.Batch = 7 }),
+		"batch=7&batch=8":            with(func(q *wire.PopQuery) { q.Batch = 7 }),
+		"partitions=0":               with(func(q *wire.PopQuery) { q.Partitions = 0 }),
+		"partitions=-1":              with(func(q *wire.PopQuery) { q.Partitions = 0 }),
+		"leaseSeconds=-1":            base,
+		"leaseSeconds=9":             with(func(q *wire.PopQuery) { q.LeaseSeconds = 9 }),
+		"autoAck=true&wait=true":     with(func(q *wire.PopQuery) { q.AutoAck, q.Wait = true, true }),
+		"timeout=0":                  with(func(q *wire.PopQuery) { q.Timeout = 0 }),
+		"timeout=1500":               with(func(q *wire.PopQuery) { q.Timeout = 1500 * time.Millisecond }),
+		"consumerGroup=":             base,
+		"consumerGroup=g%20h":        with(func(q *wire.PopQuery) { q.Group = "g h" }),
+		"subscriptionMode=new":       with(func(q *wire.PopQuery) { q.SubMode = "new" }),
+		"subscriptionMode=new-only":  with(func(q *wire.PopQuery) { q.SubMode = "new" }),
+		"subscriptionMode=anything":  base,
+		"subscriptionMode=":          base,
+		"subscriptionFrom=now":       with(func(q *wire.PopQuery) { q.SubFrom = "now" }),
+		"namespace=n&task=t%2Fu":     with(func(q *wire.PopQuery) { q.Namespace, q.Task = "n", "t/u" }),
+		"wait=false&autoAck=false":   base,
+		"batch=2147483647&timeout=1": with(func(q *wire.PopQuery) { q.Batch, q.Timeout = 2147483647, time.Millisecond }),
+	} {
+		values, err := url.ParseQuery(query)
+		require.NoError(t, err)
+		got, err := wire.ParsePopQuery(values, defaults())
+		require.NoError(t, err, query)
+		require.Equal(t, want, got, query)
+	}
+}
+
+func TestUntypablePopQueriesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, query := range []string{
+		"batch=abc", "batch=", "batch=1.5", "batch=2147483648", "partitions=x", "leaseSeconds=%20", "timeout=-1", "timeout=1s",
+		"wait=1", "wait=yes", "wait=TRUE", "autoAck=", "autopilot=maybe", "conflation=1", "conflation=true",
+		"consumerGroup=a%00b", "consumerGroup=" + strings.Repeat("g", 1025), "consumerGroup=%FF", "namespace=" + strings.Repeat("n", 256),
+		"task=%0A", "subscriptionFrom=%00",
+	} {
+		values, err := url.ParseQuery(query)
+		require.NoError(t, err)
+		_, err = wire.ParsePopQuery(values, defaults())
+		requireBad(t, err, query)
+	}
+	_, err := wire.ParsePopQuery(url.Values{"batch": {"abc"}}, defaults())
+	require.EqualError(t, err, `batch="abc": a whole number is allowed`)
+}
+
+func FuzzParseTransaction(f *testing.F) {
+	f.Add([]byte(`{"operations":[{"type":"push","items":[{"queue":"q","data":[1]}]},{"type":"ack","transactionId":"t"}],"requiredLeases":["l"]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := wire.ParseTransaction(body)
+		if err != nil {
+			requireBad(t, err, string(body))
+			return
+		}
+		for _, op := range req.Ops {
+			if op.Kind == wire.TxPush {
+				require.True(t, json.Valid(op.Push.Payload))
+			}
+		}
+	})
+}
+
+func FuzzParseAck(f *testing.F) {
+	f.Add([]byte(`{"acknowledgments":[{"transactionId":"t","error":"\ud800"}],"consumerGroup":"g"}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, parse := range []func([]byte) (wire.AckRequest, error){wire.ParseAck, wire.ParseAckBatch} {
+			req, err := parse(body)
+			if err != nil {
+				requireBad(t, err, string(body))
+				continue
+			}
+			for i, item := range req.Items {
+				out := wire.AppendAckResults(nil, []wire.AckResult{{Index: i, TransactionID: item.TransactionID, Error: item.Error}})
+				require.True(t, json.Valid(out), "%s", out)
+			}
+		}
+	})
+}
+
+func FuzzParseConfigure(f *testing.F) {
+	f.Add([]byte(`{"queue":"q","namespace":"n","options":{"leaseTime":1}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := wire.ParseConfigure(body)
+		if err != nil {
+			requireBad(t, err, string(body))
+			return
+		}
+		require.True(t, json.Valid(req.Options))
+	})
+}
+
+func FuzzPopQuery(f *testing.F) {
+	f.Add("batch=5&wait=true&consumerGroup=g")
+	f.Fuzz(func(t *testing.T, query string) {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		q, err := wire.ParsePopQuery(values, defaults())
+		if err != nil {
+			requireBad(t, err, query)
+			return
+		}
+		require.Positive(t, q.Batch)
+		require.NotEmpty(t, q.Group)
+		require.GreaterOrEqual(t, q.Timeout, time.Duration(0))
+	})
+}
