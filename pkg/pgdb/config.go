@@ -86,7 +86,7 @@ func (c Config) Validate() error {
 		rootsErr,
 	}
 	if c.UseSSL && c.onSocket() {
-		problems = append(problems, &config.Problem{
+		problems = append(problems, &config.ValueError{
 			Name: "PG_USE_SSL", Value: "true", Allowed: "with a Unix socket as PG_HOST only false",
 		})
 	}
@@ -97,7 +97,7 @@ func present(name, value string) error {
 	if strings.TrimSpace(value) != "" && !strings.ContainsRune(value, 0) {
 		return nil
 	}
-	return &config.Problem{Name: name, Value: value, Allowed: "a text that is not empty"}
+	return &config.ValueError{Name: name, Value: value, Allowed: "a text that is not empty"}
 }
 
 // onSocket tells whether Host is a folder, which pgx takes for a Unix socket.

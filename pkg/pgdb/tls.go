@@ -57,5 +57,5 @@ func (c Config) roots() (*x509.CertPool, error) {
 
 // rootsProblem shows no content: what was pasted by mistake may be a key.
 func rootsProblem(allowed string) error {
-	return &config.Problem{Name: rootsVariable, Value: "...", Allowed: allowed}
+	return &config.ValueError{Name: rootsVariable, Value: "...", Allowed: allowed}
 }
