@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/google/uuid"
 )
@@ -33,18 +34,23 @@ type ackVerdict struct {
 	Unresolved []string `json:"unresolvedHashes"`
 }
 
-// outcome turns the lists of hashes back into positions.
-func (v ackVerdict) outcome(hashes [][16]byte) AckOutcome {
+// outcome turns the lists of hashes back into positions. One hash may have been
+// submitted with several statuses, and be listed for some of them only.
+func (v ackVerdict) outcome(hashes [][16]byte, statuses []AckStatus) AckOutcome {
+	completed := func(i int) bool { return statuses == nil || statuses[i] == AckCompleted || statuses[i] == "" }
 	return AckOutcome{
 		OK: v.OK, Error: v.Error, Acked: v.Acked, Offset: v.Off, Released: v.Released, Dropped: v.Dropped,
 		DLQ: v.DLQ, Worker: v.Worker,
-		Noop: positions(v.Noop, hashes), Stale: positions(v.Stale, hashes), Unresolved: positions(v.Unresolved, hashes),
+		Noop:       positions(v.Noop, hashes, completed),
+		Stale:      positions(v.Stale, hashes, func(i int) bool { return !completed(i) }),
+		Unresolved: positions(v.Unresolved, hashes, func(int) bool { return true }),
 	}
 }
 
-// positions finds each listed hash among the submitted ones. Both are in input
-// order and a list may name one hash several times, so one pass suffices.
-func positions(list []string, hashes [][16]byte) []int {
+// positions finds each listed hash among the submitted ones that can be meant.
+// Both are in input order and a list may name one hash several times, so one pass
+// suffices.
+func positions(list []string, hashes [][16]byte, meant func(i int) bool) []int {
 	if len(list) == 0 {
 		return nil
 	}
@@ -53,7 +59,7 @@ func positions(list []string, hashes [][16]byte) []int {
 		if len(found) == len(list) {
 			break
 		}
-		if hex.EncodeToString(hashes[i][:]) == list[len(found)] {
+		if meant(i) && hex.EncodeToString(hashes[i][:]) == list[len(found)] {
 			found = append(found, i)
 		}
 	}
@@ -74,18 +80,25 @@ func (s *Store) ack(ctx context.Context, name, call string, args ...any) (ackVer
 
 // AckByHash resolves transaction ids by their hashes and moves the cursor of one
 // (partition, group) by the full contract (log_ack_by_hash_v1). worker "" skips
-// the lease check. hashes and statuses have one length.
+// the lease check. statuses has the length of hashes; nil stands for all
+// completed.
 func (s *Store) AckByHash(ctx context.Context, pid uuid.UUID, group, worker string, hashes [][16]byte, statuses []AckStatus) (AckOutcome, error) {
 	blobs := make([][]byte, len(hashes))
 	for i := range hashes {
 		blobs[i] = hashes[i][:]
 	}
-	texts := make([]string, len(statuses))
+	var texts []string
+	if statuses != nil {
+		texts = make([]string, len(statuses))
+	}
 	for i, st := range statuses {
 		texts[i] = string(st)
 	}
 	v, err := s.ack(ctx, "ack", `SELECT queen.log_ack_by_hash_v1($1, $2, $3, $4, $5)`, pid, group, worker, blobs, texts)
-	return v.outcome(hashes), err
+	if err != nil {
+		return AckOutcome{}, err
+	}
+	return v.outcome(hashes, statuses), nil
 }
 
 // AckAt commits a leased batch up to an offset, or with ok false only gives the
@@ -105,7 +118,7 @@ func (s *Store) Ack(ctx context.Context, tenant uuid.UUID, queue, partition, gro
 // released is the outcome of a positional ack, which ends the lease when it is
 // accepted.
 func released(v ackVerdict) AckOutcome {
-	out := v.outcome(nil)
+	out := v.outcome(nil, nil)
 	out.Released = v.OK
 	return out
 }
@@ -129,7 +142,7 @@ func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, erro
 		return nil, fmt.Errorf("ack batch: %w: %w", errAnswer, err)
 	}
 	if len(answer.Results) != len(rows) {
-		return nil, fmt.Errorf("ack batch: %d verdicts for %d rows", len(answer.Results), len(rows))
+		return nil, fmt.Errorf("ack batch: %w: %d verdicts for %d rows", errAnswer, len(answer.Results), len(rows))
 	}
 	out := make([]AckOutcome, len(rows))
 	for i, v := range answer.Results {
@@ -142,7 +155,7 @@ func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, erro
 // (log_renew_lease_v1). expiresAt is the earliest resulting expiry as the wire
 // shows it, "" when nothing was renewed.
 func (s *Store) RenewLease(ctx context.Context, worker string, seconds int) (renewed int, expiresAt string, err error) {
-	text, err := s.rawJSON(ctx, "renew lease", `SELECT queen.log_renew_lease_v1($1, $2)`, worker, seconds)
+	text, err := s.rawJSON(ctx, "renew lease", `SELECT queen.log_renew_lease_v1($1, $2)`, worker, min(seconds, math.MaxInt32))
 	if err != nil {
 		return 0, "", err
 	}

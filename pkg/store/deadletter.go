@@ -1,19 +1,15 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// rawKey marks a snapshot that jsonb could not hold as it was.
-const rawKey = "$raw"
 
 // DLQOutcome is the answer of DLQHead. Error is a wire text; OK is false exactly
 // when it is set.
@@ -26,13 +22,13 @@ type DLQOutcome struct {
 // DLQHead files a poison message, steps the cursor over it and gives the lease
 // back (log_dlq_head_v1). It never fails on content: a payload that jsonb
 // refuses is stored as {"$raw": base64}, and so is one that looks like that
-// form already (design rule 9).
+// form already (design rule 9). DecodeSnapshot undoes it.
 func (s *Store) DLQHead(ctx context.Context, d DeadLetter) (DLQOutcome, error) {
-	payload := d.Payload
-	if isRawForm(payload) {
-		payload = rawForm(payload)
+	d.Error = storable(d.Error)
+	if isRawForm(d.Payload) || !fitsJSONB(d.Payload) {
+		return s.dlqHead(ctx, d, rawForm(d.Payload))
 	}
-	out, err := s.dlqHead(ctx, d, payload)
+	out, err := s.dlqHead(ctx, d, d.Payload)
 	if refusedByJSONB(err) {
 		return s.dlqHead(ctx, d, rawForm(d.Payload))
 	}
@@ -53,28 +49,14 @@ func (s *Store) dlqHead(ctx context.Context, d DeadLetter, payload []byte) (DLQO
 }
 
 // refusedByJSONB recognises what the jsonb type answers to content it cannot
-// hold: class 22 (NUL, lone surrogates, numbers out of range), a nesting beyond
+// hold: class 22 (no JSON, bad escapes, numbers out of range), a nesting beyond
 // the server's stack (54001), a string or document beyond its limits (54000).
 func refusedByJSONB(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code[:2] == "22" || pg.Code[:2] == "54")
+	return errors.As(err, &pg) && (class(pg) == "22" || class(pg) == "54")
 }
 
-func rawForm(payload []byte) []byte {
-	out := []byte(`{"` + rawKey + `":"`)
-	out = base64.StdEncoding.AppendEncode(out, payload)
-	return append(out, `"}`...)
-}
-
-// isRawForm tells whether a payload is an object with the marker as only key.
-func isRawForm(payload []byte) bool {
-	if !bytes.Contains(payload, []byte(rawKey)) {
-		return false
-	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(payload, &object) != nil || len(object) != 1 {
-		return false
-	}
-	_, marked := object[rawKey]
-	return marked
+// storable drops what a text column refuses.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,41 +24,54 @@ const (
 // TxRefused is a transaction that was rolled back for what it asked.
 type TxRefused struct {
 	Reason string
-	Text   string
+	Text   string // for the wire; ends with what happened to the transaction
+	cause  error
 }
 
 // Error implements error.
 func (e *TxRefused) Error() string { return e.Text }
 
-// sqlstateAckRejected is raised by log_transaction_wire_v1 alone.
-const sqlstateAckRejected = "QT001"
+// Unwrap gives the error of the database.
+func (e *TxRefused) Unwrap() error { return e.cause }
 
-// refusal reads a definite refusal out of an error; nil when it is something else.
+const (
+	// sqlstateAckRejected is raised by log_transaction_wire_v1 alone.
+	sqlstateAckRejected = "QT001"
+
+	rolledBack = "transaction rolled back"
+)
+
+// refusal reads out of an error that the database has answered no, and would
+// again; nil when it is something else.
 func refusal(err error) *TxRefused {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	if !errors.As(err, &pg) || Classify(err) != Permanent || Ambiguous(err) {
 		return nil
 	}
-	switch pg.Code {
-	case "23505":
-		if pg.ConstraintName == "" { // raised by the procedure, not by an index
-			return &TxRefused{Reason: TxReasonDuplicate, Text: pg.Message}
-		}
-	case sqlstateAckRejected:
-		return &TxRefused{Reason: TxReasonAckRejected, Text: pg.Message}
-	case "22023":
-		return &TxRefused{Reason: TxReasonMisaligned, Text: pg.Message}
+	refused := &TxRefused{Reason: TxReasonDBError, Text: pg.Message, cause: err}
+	switch {
+	case pg.Code == "23505" && pg.ConstraintName == "": // raised by the procedure, not by an index
+		refused.Reason = TxReasonDuplicate
+	case pg.Code == sqlstateAckRejected:
+		refused.Reason = TxReasonAckRejected
+	case pg.Code == "22023":
+		refused.Reason = TxReasonMisaligned
 	}
-	return nil
+	if !strings.HasSuffix(refused.Text, rolledBack) {
+		refused.Text += "; " + rolledBack
+	}
+	return refused
 }
 
 type txPushJSON struct {
-	Queue     string `json:"queue"`
-	Partition string `json:"partition"`
-	Count     int    `json:"count"`
-	HashesHex string `json:"hashesHex"`
-	Blob      []byte `json:"blobB64"` // encoding/json writes bytes as base64
-	Verified  int64  `json:"verified"`
+	Queue       string     `json:"queue"`
+	Partition   string     `json:"partition"`
+	Count       int        `json:"count"`
+	HashesHex   string     `json:"hashesHex"`
+	Blob        []byte     `json:"blobB64"` // encoding/json writes bytes as base64
+	Verified    int64      `json:"verified"`
+	PartitionID *uuid.UUID `json:"partitionId,omitempty"`
+	Window      int        `json:"window,omitempty"`
 }
 
 type txAckJSON struct {
@@ -75,18 +89,27 @@ type txHashJSON struct {
 
 func (t Transaction) encode() ([]byte, error) {
 	pushes := make([]txPushJSON, len(t.Pushes))
-	for i, p := range t.Pushes {
-		verified := p.Verified
-		if verified == 0 {
-			verified = VerifiedNone // the zero value vouches for nothing
+	for i := range t.Pushes {
+		p := &t.Pushes[i]
+		pushes[i] = txPushJSON{
+			Queue: p.Queue, Partition: p.Partition, Count: p.Count, HashesHex: hex.EncodeToString(p.Hashes), Blob: p.Blob,
+			Verified: p.Verified, Window: p.Window,
 		}
-		pushes[i] = txPushJSON{p.Queue, p.Partition, p.Count, hex.EncodeToString(p.Hashes), p.Blob, verified}
+		if p.PartitionID != uuid.Nil {
+			pushes[i].PartitionID = &p.PartitionID
+		}
 	}
 	acks := make([]txAckJSON, len(t.Acks))
-	for i, a := range t.Acks {
-		acks[i] = txAckJSON{PartitionID: a.PartitionID, Group: a.Group, Worker: a.Worker, Workers: a.Workers}
+	for i := range t.Acks {
+		a := &t.Acks[i]
+		if len(a.Statuses) != len(a.Hashes) {
+			return nil, &TxRefused{Reason: TxReasonMisaligned, Text: fmt.Sprintf("ack %d has %d hashes and %d statuses; %s",
+				i, len(a.Hashes), len(a.Statuses), rolledBack)}
+		}
+		acks[i] = txAckJSON{PartitionID: a.PartitionID, Group: a.Group, Worker: a.Worker, Workers: a.Workers,
+			Acks: make([]txHashJSON, len(a.Hashes))}
 		for k := range a.Hashes {
-			acks[i].Acks = append(acks[i].Acks, txHashJSON{hex.EncodeToString(a.Hashes[k][:]), a.Statuses[k]})
+			acks[i].Acks[k] = txHashJSON{hex.EncodeToString(a.Hashes[k][:]), a.Statuses[k]}
 		}
 	}
 	return json.Marshal(map[string]any{"pushes": pushes, "acks": acks, "_tenant": t.Tenant})
@@ -126,7 +149,7 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 		return TransactionResult{}, fmt.Errorf("transaction: %w: %w", errAnswer, err)
 	}
 	if len(answer.Pushes) != len(t.Pushes) || len(answer.Acks) != len(t.Acks) {
-		return TransactionResult{}, fmt.Errorf("transaction: %d and %d verdicts for %d pushes and %d acks",
+		return TransactionResult{}, fmt.Errorf("transaction: %w: %d and %d verdicts for %d pushes and %d acks", errAnswer,
 			len(answer.Pushes), len(answer.Acks), len(t.Pushes), len(t.Acks))
 	}
 	result := TransactionResult{Acks: make([]AckOutcome, len(t.Acks))}
@@ -137,9 +160,9 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 	}
 	for _, a := range answer.Acks {
 		if a.Index < 0 || a.Index >= len(t.Acks) {
-			return TransactionResult{}, fmt.Errorf("transaction: verdict for ack %d of %d", a.Index, len(t.Acks))
+			return TransactionResult{}, fmt.Errorf("transaction: %w: verdict for ack %d of %d", errAnswer, a.Index, len(t.Acks))
 		}
-		result.Acks[a.Index] = a.outcome(t.Acks[a.Index].Hashes)
+		result.Acks[a.Index] = a.outcome(t.Acks[a.Index].Hashes, t.Acks[a.Index].Statuses)
 	}
 	return result, nil
 }

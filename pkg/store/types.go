@@ -170,7 +170,11 @@ type TxPush struct {
 	Count     int
 	Hashes    []byte
 	Blob      []byte
-	Verified  int64 // as in PushSegment; 0 counts as VerifiedNone
+	// Verified, PartitionID and Window are the mark, as in PushSegment. Without a
+	// partition id only VerifiedMinted says anything.
+	Verified    int64
+	PartitionID uuid.UUID
+	Window      int
 }
 
 // TxAck is one group of acknowledgements inside a transaction.
