@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
@@ -44,6 +45,11 @@ func (b *bundle) Wake(_ uuid.UUID, queue, partition string) {
 
 func setup(t testing.TB, cfg push.Config) *bundle {
 	t.Helper()
+	return setupWith(t, cfg, noop.Meter{})
+}
+
+func setupWith(t testing.TB, cfg push.Config, meter metric.Meter) *bundle {
+	t.Helper()
 	b := &bundle{store: newFake()}
 	packer, err := segment.NewPacker(3)
 	require.NoError(t, err)
@@ -53,7 +59,7 @@ func setup(t testing.TB, cfg push.Config) *bundle {
 	require.NoError(t, err)
 	b.svc, err = push.New(cfg, push.Deps{
 		Store: b.store, Packer: packer, Reader: b.reader, Admission: b.gate, Waker: b,
-		IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+		IDs: mint.NewSource(), Meter: meter, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	return b
