@@ -28,7 +28,7 @@ const (
 
 	// cancelGrace is how long a server that was told to cancel may take to say
 	// so, before its connection is closed without an answer.
-	cancelGrace = time.Second
+	cancelGrace = 3 * time.Second
 
 	// Keepalives, here as on the server: a peer that vanished is noticed after
 	// about 20 s instead of the operating system's two hours.
