@@ -77,6 +77,13 @@ func (f *fakeStore) add(claims ...[]store.Popped) {
 	f.claims = append(f.claims, claims...)
 }
 
+// total returns how often the store was used.
+func (f *fakeStore) total() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.calls)
+}
+
 // count returns how often a method was called.
 func (f *fakeStore) count(name string) (n int) {
 	f.mu.Lock()
