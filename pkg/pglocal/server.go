@@ -31,7 +31,8 @@ type Options struct {
 	Port int
 	// Logf receives progress; nil drops it.
 	Logf func(format string, args ...any)
-	// Fast trades durability for speed: for tests only.
+	// Fast gives up surviving a crash of the machine (not of the server), for
+	// speed: for tests only.
 	Fast bool
 	// Settings are further postgresql.conf settings.
 	Settings map[string]string
