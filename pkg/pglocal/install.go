@@ -80,6 +80,12 @@ func download(ctx context.Context, logf func(string, ...any)) (Binaries, error) 
 	if err != nil {
 		return Binaries{}, err
 	}
+	logf("looking for downloaded PostgreSQL binaries in %s", dir)
+	return unpack(ctx, dir)
+}
+
+// unpack fills dir unless it holds working binaries already.
+func unpack(ctx context.Context, dir string) (Binaries, error) {
 	bin := filepath.Join(dir, "bin")
 	if b, err := inspect(ctx, bin); err == nil {
 		return b, nil
@@ -88,7 +94,6 @@ func download(ctx context.Context, logf func(string, ...any)) (Binaries, error) 
 	if err != nil {
 		return Binaries{}, err
 	}
-	logf("downloading PostgreSQL binaries to %s", dir)
 	pg := embedded.NewDatabase(embedded.DefaultConfig().
 		BinariesPath(dir).CachePath(filepath.Join(dir, "download")).RuntimePath(filepath.Join(dir, "run")).
 		Port(uint32(port)).Logger(io.Discard))
