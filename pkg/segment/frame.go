@@ -28,8 +28,8 @@ const (
 var (
 	// ErrCorrupt says that a blob is not what Pack makes: damaged, or hostile.
 	ErrCorrupt = errors.New("corrupt segment")
-	// ErrTooLarge says that a blob decodes to more than the reader's cap.
-	ErrTooLarge = errors.New("segment decodes to more than allowed")
+	// ErrTooLarge says that the frames of a segment together pass the cap.
+	ErrTooLarge = errors.New("segment larger than allowed")
 	// ErrFieldTooLong says that an id does not fit its length field.
 	ErrFieldTooLong = errors.New("field is longer than 65535 bytes")
 )
@@ -57,7 +57,8 @@ func (f *Frame) size() int {
 	return n
 }
 
-// appendTo encodes the frame after dst.
+// appendTo encodes the frame after dst. Its length fits the u32: Pack has bounded
+// all frames together.
 func (f *Frame) appendTo(dst []byte) ([]byte, error) {
 	if len(f.TransactionID) > MaxIDBytes {
 		return dst, fmt.Errorf("transaction id: %w", ErrFieldTooLong)

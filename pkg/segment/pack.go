@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
@@ -23,7 +24,13 @@ const (
 // Packer encodes segments. It is safe for concurrent use.
 type Packer struct {
 	encoder *zstd.Encoder
-	buffers sync.Pool // *[]byte: frames before compression
+	scratch sync.Pool // *packBuffers
+}
+
+// packBuffers is what one Pack works in.
+type packBuffers struct {
+	raw  []byte // the frames
+	blob []byte // the same, compressed
 }
 
 // NewPacker returns a packer at a zstd level, mapped to the nearest one the
@@ -37,11 +44,13 @@ func NewPacker(level int) (*Packer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the zstd encoder: %w", err)
 	}
-	return &Packer{encoder: encoder, buffers: sync.Pool{New: func() any { return new([]byte) }}}, nil
+	return &Packer{encoder: encoder, scratch: sync.Pool{New: func() any { return new(packBuffers) }}}, nil
 }
 
 // Pack returns the compressed blob and the hash blob (HashSize bytes per frame,
-// in frame order). It allocates those two and nothing per frame.
+// in frame order). It allocates those two at their exact size, since both wait
+// for the database, and nothing per frame. What a Reader would refuse by default
+// is ErrTooLarge here: nobody could read it back.
 func (p *Packer) Pack(frames []Frame) (blob, hashes []byte, err error) {
 	if len(frames) == 0 {
 		return nil, nil, errors.New("a segment needs at least one frame")
@@ -50,28 +59,31 @@ func (p *Packer) Pack(frames []Frame) (blob, hashes []byte, err error) {
 	for i := range frames {
 		total += frames[i].size()
 	}
-	buf, ok := p.buffers.Get().(*[]byte)
+	if total > MaxDecodedBytes {
+		return nil, nil, fmt.Errorf("%w: %d bytes, %d allowed", ErrTooLarge, total, MaxDecodedBytes)
+	}
+	b, ok := p.scratch.Get().(*packBuffers)
 	if !ok {
-		buf = new([]byte)
+		b = new(packBuffers)
 	}
-	defer p.release(buf)
-	if cap(*buf) < total {
-		*buf = make([]byte, 0, total)
+	defer p.release(b)
+	if cap(b.raw) < total {
+		b.raw = make([]byte, 0, total)
 	}
-	raw := (*buf)[:0]
+	b.raw = b.raw[:0]
 	hashes = make([]byte, 0, HashSize*len(frames))
 	for i := range frames {
-		if raw, err = frames[i].appendTo(raw); err != nil {
+		if b.raw, err = frames[i].appendTo(b.raw); err != nil {
 			return nil, nil, fmt.Errorf("frame %d: %w", i, err)
 		}
 		hashes = AppendHash(hashes, frames[i].TransactionID)
 	}
-	*buf = raw
-	return p.encoder.EncodeAll(raw, make([]byte, 0, total/2+64)), hashes, nil
+	b.blob = p.encoder.EncodeAll(b.raw, b.blob[:0])
+	return bytes.Clone(b.blob), hashes, nil
 }
 
-func (p *Packer) release(buf *[]byte) {
-	if cap(*buf) <= maxPooledBuffer {
-		p.buffers.Put(buf)
+func (p *Packer) release(b *packBuffers) {
+	if max(cap(b.raw), cap(b.blob)) <= maxPooledBuffer {
+		p.scratch.Put(b)
 	}
 }

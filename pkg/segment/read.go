@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -37,9 +38,18 @@ func NewReader(maxDecoded int) (*Reader, error) {
 
 // Unpack calls fn for take frames from start on, in order, with each frame's
 // index in the segment. A frame's payload and strings are valid only inside fn.
-// The error is fn's own, or wraps ErrCorrupt or ErrTooLarge; frames missing at the end of the
-// asked range are ErrCorrupt.
+// The error is fn's own, or wraps ErrCorrupt or ErrTooLarge; a range that the
+// segment does not have whole is ErrCorrupt. What lies behind the range is not
+// looked at, so damage there costs only the messages there.
 func (r *Reader) Unpack(blob []byte, start, take int, fn func(index int, f Frame) error) error {
+	if start < 0 || take < 0 {
+		return fmt.Errorf("%w: %d frames from %d on are asked for", ErrCorrupt, take, start)
+	}
+	return r.decoded(blob, func(raw []byte) error { return walk(raw, start, take, fn) })
+}
+
+// decoded lends fn the frames of a blob in a pooled buffer.
+func (r *Reader) decoded(blob []byte, fn func(raw []byte) error) error {
 	buf, ok := r.buffers.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
@@ -54,28 +64,53 @@ func (r *Reader) Unpack(blob []byte, start, take int, fn func(index int, f Frame
 		return err
 	}
 	*buf = raw
-	return walk(raw, start, take, fn)
+	return fn(raw)
 }
 
-// decode checks the declared size before a byte is allocated for it.
+// decode checks the declared size before a byte is allocated for it. A blob
+// without one comes from another implementation; the decoder's own cap holds it.
 func (r *Reader) decode(blob, dst []byte) ([]byte, error) {
-	var h zstd.Header
-	if err := h.Decode(blob); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	h, err := header(blob)
+	if err != nil {
+		return nil, err
 	}
-	if h.Skippable || (h.HasFCS && h.FrameContentSize > r.max) || h.WindowSize > r.max {
-		return nil, fmt.Errorf("%w: %d bytes declared, %d allowed", ErrTooLarge, max(h.FrameContentSize, h.WindowSize), r.max)
+	if declared := max(h.FrameContentSize, h.WindowSize); declared > r.max {
+		return nil, fmt.Errorf("%w: %d bytes declared, %d allowed", ErrTooLarge, declared, r.max)
 	}
 	raw, err := r.decoder.DecodeAll(blob, dst)
-	if err != nil {
+	switch {
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return nil, fmt.Errorf("%w: %d bytes allowed: %w", ErrTooLarge, r.max, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	case h.HasFCS && uint64(len(raw)) != h.FrameContentSize:
+		// The decoder goes on with a second zstd frame; a blob has one.
+		return nil, fmt.Errorf("%w: %d bytes declared, %d found", ErrCorrupt, h.FrameContentSize, len(raw))
 	}
 	return raw, nil
 }
 
+func header(blob []byte) (zstd.Header, error) {
+	var h zstd.Header
+	if err := h.Decode(blob); err != nil {
+		return h, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if h.Skippable {
+		return h, fmt.Errorf("%w: no data in the zstd frame", ErrCorrupt)
+	}
+	return h, nil
+}
+
+// DecodedSize is the number of bytes a blob says it decodes to, read from its
+// first bytes alone. known is false for a blob whose writer left it out.
+func DecodedSize(blob []byte) (size uint64, known bool, err error) {
+	h, err := header(blob)
+	return h.FrameContentSize, h.HasFCS, err
+}
+
+// walk hops over the frames before start by their lengths alone.
 func walk(raw []byte, start, take int, fn func(int, Frame) error) error {
-	end := start + take
-	for i := 0; i < end; i++ {
+	for i := 0; i < start || i-start < take; i++ {
 		body, rest, err := cutBody(raw)
 		if err != nil {
 			return fmt.Errorf("frame %d: %w", i, err)
@@ -107,21 +142,19 @@ func (r *Reader) Frame(blob []byte, index int) (Frame, error) {
 
 // Count walks a whole segment and returns its number of frames. Anything after
 // the last whole frame is ErrCorrupt.
-func (r *Reader) Count(blob []byte) (int, error) {
-	raw, err := r.decode(blob, nil)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for ; len(raw) > 0; n++ {
-		body, rest, err := cutBody(raw)
-		if err != nil {
-			return 0, fmt.Errorf("frame %d: %w", n, err)
+func (r *Reader) Count(blob []byte) (n int, err error) {
+	err = r.decoded(blob, func(raw []byte) error {
+		for ; len(raw) > 0; n++ {
+			body, rest, err := cutBody(raw)
+			if err != nil {
+				return fmt.Errorf("frame %d: %w", n, err)
+			}
+			if _, err := parseBody(body); err != nil {
+				return fmt.Errorf("frame %d: %w", n, err)
+			}
+			raw = rest
 		}
-		if _, err := parseBody(body); err != nil {
-			return 0, fmt.Errorf("frame %d: %w", n, err)
-		}
-		raw = rest
-	}
-	return n, nil
+		return nil
+	})
+	return n, err
 }
