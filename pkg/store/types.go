@@ -109,12 +109,18 @@ type CandidateState struct {
 	State      string    // "took", "empty" or "leased"
 	Until      time.Time // leased only
 	LastOffset int64     // took only
+	// Locked, on a leased one: no lease is known, another transaction merely held
+	// the row. Worth another try well before Until.
+	Locked bool
 }
 
 // PopListResult is the answer of PopList.
 type PopListResult struct {
 	Claimed []Popped
 	States  []CandidateState
+	// Unseeded tells that the group has no record for the queue: the caller owes
+	// a PopWildcard, which registers it.
+	Unseeded bool
 }
 
 // PartitionRef names a partition by id and by name.

@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// HasPending tells whether a pop of the queue may find something
+// (log_has_pending_v1). It may err towards true.
+func (s *Store) HasPending(ctx context.Context, tenant uuid.UUID, queue, group string) (pending bool, err error) {
+	err = s.scanOne(ctx, "probe queue", `SELECT queen.log_has_pending_v1($1, $2, $3)`, []any{queue, group, tenant}, &pending)
+	return pending, err
+}
+
+// PartitionHasPending is HasPending for one partition
+// (log_partition_has_pending_v1).
+func (s *Store) PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (pending bool, err error) {
+	err = s.scanOne(ctx, "probe partition", `SELECT queen.log_partition_has_pending_v1($1, $2, $3, $4)`,
+		[]any{queue, partition, group, tenant}, &pending)
+	return pending, err
+}
+
+// DiscoverHasPending is HasPending for the queues that carry the labels
+// (log_discover_has_pending_v1).
+func (s *Store) DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (pending bool, err error) {
+	err = s.scanOne(ctx, "probe discovery", `SELECT queen.log_discover_has_pending_v1($1, $2, $3, $4)`,
+		[]any{namespace, task, group, tenant}, &pending)
+	return pending, err
+}
+
+// HotlistReseed lists partitions of a queue that probably have something for
+// the group, leased ones included, with ids above after, ascending
+// (log_hotlist_reseed_v1). Start with uuid.Nil.
+func (s *Store) HotlistReseed(ctx context.Context, tenant uuid.UUID, queue, group string, after uuid.UUID, limit int) ([]PartitionRef, error) {
+	var refs []PartitionRef
+	err := s.db.Do(ctx, "reseed hot list", func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT r_id, r_name FROM queen.log_hotlist_reseed_v1($1, $2, $3, $4, $5)`,
+			queue, group, after, limit, tenant)
+		if err != nil {
+			return err
+		}
+		refs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[PartitionRef])
+		return err
+	})
+	return refs, err
+}
