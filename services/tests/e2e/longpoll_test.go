@@ -117,24 +117,6 @@ func TestLongPollIsWoken(t *testing.T) {
 		b.PushQueued(t, harness.Item{Queue: q, Partition: "free", Payload: 1})
 		soon(t, w, "1")
 	})
-	t.Run("and each of many by a push of its own", func(t *testing.T) {
-		t.Parallel()
-		q := queueName(t)
-		polls := make([]*parked, 8)
-		for i := range polls {
-			polls[i] = park(t.Context(), b, harness.PopPath(q, wait+"&batch=1"))
-		}
-		polls[0].requireParked(t, 500*time.Millisecond)
-		for i := range polls {
-			b.PushQueued(t, harness.Item{Queue: q, Partition: fmt.Sprint(i), Payload: i})
-		}
-		var got []string
-		for _, w := range polls {
-			got = append(got, w.answer(t).Payloads()...)
-			require.Less(t, w.took, 20*time.Second, "nothing woke it")
-		}
-		require.ElementsMatch(t, numbers(0, 8), got)
-	})
 }
 
 func TestParkedPollLooksAgainByItself(t *testing.T) {
