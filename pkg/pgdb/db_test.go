@@ -115,7 +115,7 @@ func TestDeadlinesDoNotLeakConnections(t *testing.T) {
 func TestAnExhaustedPoolIsErrPool(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Empty(t)
-	cfg.PoolSize, cfg.AcquireTimeout = 2, 50*time.Millisecond
+	cfg.PoolSize, cfg.AcquireTimeout = 2, 3*time.Second // making a connection counts
 	db := open(t, cfg)
 	hold := func(ctx context.Context, _ *pgx.Conn) error {
 		return db.Do(ctx, "inner", func(ctx context.Context, _ *pgx.Conn) error {
@@ -126,7 +126,7 @@ func TestAnExhaustedPoolIsErrPool(t *testing.T) {
 	err := db.Do(t.Context(), "outer", hold)
 	require.ErrorIs(t, err, pgdb.ErrPool)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "outer: inner: get: pool: no connection within 50ms")
+	require.ErrorContains(t, err, "outer: inner: get: pool: no connection within 3s")
 	require.Zero(t, db.Stat().Waiting)
 	require.Positive(t, db.Stat().Waits)
 	require.NoError(t, db.Ping(t.Context()), "and recovers")
@@ -236,9 +236,8 @@ func TestATransactionLeftOpenIsNotRecycled(t *testing.T) {
 
 func TestAReplacedFunctionIsCalledAgain(t *testing.T) {
 	t.Parallel()
-	db, other := open(t, pgtest.Empty(t)), open(t, pgtest.Empty(t))
-	cfg := db.Config()
-	other = open(t, cfg)
+	db := open(t, pgtest.Empty(t))
+	other := open(t, db.Config())
 	define := func(columns, values string) {
 		require.NoError(t, other.Do(t.Context(), "define", func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.PgConn().Exec(ctx, `BEGIN; DROP FUNCTION IF EXISTS public.f();
@@ -277,7 +276,7 @@ func TestSpansCarryTheNameOfTheWork(t *testing.T) {
 	for _, s := range spans.GetSpans() {
 		names = append(names, s.Name)
 		for _, a := range s.Attributes {
-			require.NotContains(t, a.Value.Emit(), "a secret")
+			require.NotContains(t, a.Value.String(), "a secret")
 		}
 	}
 	require.Contains(t, names, "get")

@@ -16,7 +16,7 @@ import (
 // startServer runs a private server without TLS.
 func startServer(t *testing.T) (*pglocal.Server, Config) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "queen-pgdb-")
+	dir, err := os.MkdirTemp("", "queen-pgdb-") //nolint:usetesting // t.TempDir is closed to the server's user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))

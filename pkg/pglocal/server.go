@@ -64,7 +64,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 		opts.Logf = func(string, ...any) {}
 	}
 	s := &Server{opts: opts}
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	if err := s.bringUp(ctx); err != nil {
@@ -75,7 +75,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 }
 
 // prepare finds out where and as whom to run, and takes the folder's lock.
-func (s *Server) prepare(ctx context.Context) error {
+func (s *Server) prepare() error {
 	dir, err := filepath.Abs(s.opts.Dir)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", s.opts.Dir, err)
@@ -112,7 +112,7 @@ func (s *Server) bringUp(ctx context.Context) error {
 // Remove deletes the data of a stopped or abandoned server in dir.
 func Remove(ctx context.Context, dir string) error {
 	s := &Server{opts: Options{Dir: dir, Logf: func(string, ...any) {}}}
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(); err != nil {
 		return err
 	}
 	defer s.unlock()
@@ -176,7 +176,7 @@ func (s *Server) Restart(ctx context.Context, mode string) error {
 	}
 	s.unlock()
 	s.opts.Port = s.port
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(); err != nil {
 		return err
 	}
 	if err := s.launch(ctx); err != nil {

@@ -113,7 +113,7 @@ func copyFile(t *testing.T, from, to string) string {
 // folder is one that the server's user can enter; t.TempDir is not under root.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "queen-pglocal-")
+	dir, err := os.MkdirTemp("", "queen-pglocal-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -172,7 +172,7 @@ func TestTheServerIsReachableOnlyFromThisMachine(t *testing.T) {
 	t.Parallel()
 	s := start(t, folder(t))
 	require.Equal(t, "127.0.0.1", query(t, s, "SHOW listen_addresses"))
-	require.Equal(t, s.Host(), "127.0.0.1")
+	require.Equal(t, "127.0.0.1", s.Host())
 	require.Equal(t, s.DataDir(), query(t, s, "SHOW data_directory"))
 	require.Equal(t, "UTF8", query(t, s, "SHOW server_encoding"))
 	require.Equal(t, s.User(), query(t, s, "SELECT current_user"))

@@ -42,11 +42,12 @@ func TestEmptyHasNoSchema(t *testing.T) {
 	require.Equal(t, "0", text(t, db, "SELECT count(*)::text FROM pg_namespace WHERE nspname LIKE 'queen%'"))
 }
 
+//nolint:tparallel // the subtest must end before its parent looks
 func TestADatabaseIsDroppedWithItsTest(t *testing.T) {
 	t.Parallel()
 	witness := pgtest.New(t)
 	var name string
-	t.Run("short-lived", func(t *testing.T) { //nolint:paralleltest // must end before its parent looks
+	t.Run("short-lived", func(t *testing.T) {
 		name = pgtest.New(t).Config().Database
 		require.Equal(t, "1", text(t, witness, "SELECT count(*)::text FROM pg_database WHERE datname = $1", name))
 	})

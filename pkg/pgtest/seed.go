@@ -31,7 +31,7 @@ const (
 func ensureSeed(ctx context.Context, sum, template string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", nil //nolint:nilerr // without a home there is no cache, and none is needed
+		return "", nil // without a home there is no cache, and none is needed
 	}
 	root := filepath.Join(cache, "queen-pgtest")
 	if os.MkdirAll(root, 0o700) != nil {
