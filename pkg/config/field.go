@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -114,7 +115,7 @@ func (f field) load() error {
 	if f.secret {
 		raw = mask(raw)
 	}
-	problem := &Problem{Name: name, Value: raw, Allowed: allowedText(err)}
+	problem := &ValueError{Name: name, Value: raw, Allowed: allowedText(err)}
 	if !given {
 		return fmt.Errorf("default of %w", problem)
 	}
@@ -133,7 +134,9 @@ func (f field) decode(key string) error {
 	}})
 	holder := reflect.New(shape)
 	if err := envconfig.Process("", holder.Interface()); err != nil {
-		if pe, ok := err.(*envconfig.ParseError); ok {
+		// ParseError does not unwrap, and its text is envconfig's own.
+		var pe *envconfig.ParseError
+		if errors.As(err, &pe) {
 			return pe.Err
 		}
 		return err

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Problem is one variable with a value that is not allowed.
-type Problem struct {
+// ValueError is one variable with a value that is not allowed.
+type ValueError struct {
 	Name    string // variable
 	Value   string // offending value, already masked where it is a secret
 	Allowed string // what would be allowed
 }
 
 // Error names the variable, its value and what is allowed.
-func (p *Problem) Error() string {
+func (p *ValueError) Error() string {
 	return fmt.Sprintf("%s=%q: %s is allowed", p.Name, p.Value, p.Allowed)
 }
 
@@ -45,7 +45,7 @@ func Between[T ~int | ~int64](name string, value, low, high T) error {
 	if value >= low && value <= high {
 		return nil
 	}
-	return &Problem{
+	return &ValueError{
 		Name: name, Value: strconv.FormatInt(int64(value), 10),
 		Allowed: fmt.Sprintf("a whole number between %d and %d", low, high),
 	}
@@ -56,7 +56,7 @@ func MillisBetween(name string, value, low, high time.Duration) error {
 	if value >= low && value <= high {
 		return nil
 	}
-	return &Problem{
+	return &ValueError{
 		Name: name, Value: strconv.FormatInt(value.Milliseconds(), 10),
 		Allowed: fmt.Sprintf("a number of milliseconds between %d and %d", low.Milliseconds(), high.Milliseconds()),
 	}

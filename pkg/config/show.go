@@ -15,6 +15,7 @@ const maxShown = 256
 // Show logs the resolved values of spec as the block "config: <name>". The
 // extra attributes state what follows from the values.
 func Show(ctx context.Context, log *slog.Logger, name string, spec any, extra ...slog.Attr) {
+	//nolint:sloglint // operators look for these titles, one for each block
 	log.LogAttrs(ctx, slog.LevelInfo, "config: "+name, append(Values(spec), extra...)...)
 }
 

@@ -15,10 +15,10 @@ import (
 
 type boolValue bool
 
-// errAllowed is a parse error whose text says what would have been allowed.
-type errAllowed string
+// allowedError is a parse error whose text says what would have been allowed.
+type allowedError string
 
-func (e errAllowed) Error() string { return string(e) }
+func (e allowedError) Error() string { return string(e) }
 
 func (b *boolValue) Decode(text string) error {
 	v, err := ParseBool(text)
@@ -35,7 +35,7 @@ func ParseBool(text string) (bool, error) {
 	case "false", "0", "no", "off":
 		return false, nil
 	}
-	return false, errAllowed("true/false, 1/0, yes/no or on/off (any case)")
+	return false, allowedError("true/false, 1/0, yes/no or on/off (any case)")
 }
 
 type intValue int64
@@ -43,7 +43,7 @@ type intValue int64
 func (i *intValue) Decode(text string) error {
 	v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil {
-		return errAllowed("a whole number")
+		return allowedError("a whole number")
 	}
 	*i = intValue(v)
 	return nil
@@ -54,7 +54,7 @@ type floatValue float64
 func (f *floatValue) Decode(text string) error {
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		return errAllowed("a decimal number")
+		return allowedError("a decimal number")
 	}
 	*f = floatValue(v)
 	return nil
@@ -65,7 +65,7 @@ type millisValue time.Duration
 func (m *millisValue) Decode(text string) error {
 	v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil || v < 0 || v > math.MaxInt64/int64(time.Millisecond) {
-		return errAllowed("a whole number of milliseconds, 0 or more,")
+		return allowedError("a whole number of milliseconds, 0 or more,")
 	}
 	*m = millisValue(time.Duration(v) * time.Millisecond)
 	return nil
@@ -102,10 +102,10 @@ func (f field) standIn() reflect.Type {
 // assign moves a decoded stand-in into the field.
 func (f field) assign(decoded reflect.Value) error {
 	if f.value.CanInt() && decoded.CanInt() && f.value.OverflowInt(decoded.Int()) {
-		return errAllowed("a whole number that fits its range")
+		return allowedError("a whole number that fits its range")
 	}
 	if f.choices != nil && !contains(f.choices, decoded.String()) {
-		return errAllowed(strings.Join(f.choices, " or "))
+		return allowedError(strings.Join(f.choices, " or "))
 	}
 	f.value.Set(decoded.Convert(f.value.Type()))
 	return nil
@@ -122,7 +122,7 @@ func contains(list []string, s string) bool {
 
 // allowedText extracts what a decoder says is allowed.
 func allowedText(err error) string {
-	var allowed errAllowed
+	var allowed allowedError
 	if errors.As(err, &allowed) {
 		return string(allowed)
 	}

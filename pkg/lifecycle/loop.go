@@ -29,20 +29,19 @@ func (l Loop) Run(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
 		pause := jitter(l.Interval)
-		switch err := l.RunOnce(ctx); {
-		case err == nil:
+		err := l.RunOnce(ctx)
+		if ctx.Err() != nil {
+			break // whatever went wrong did so because we are stopping
+		}
+		failures++
+		if err == nil {
 			failures = 0
-		case ctx.Err() != nil:
-			return nil
-		default:
-			pause = Backoff(failures, LoopBackoffMin, LoopBackoffMax)
-			failures++
+		} else {
+			pause = Backoff(failures-1, LoopBackoffMin, LoopBackoffMax)
 			l.Log.WarnContext(ctx, "loop failed and will try again", slog.String(logging.KeyComponent, l.Name),
 				slog.Int(logging.KeyAttempt, failures), slog.Duration(logging.KeyDelay, pause), logging.Err(err))
 		}
-		if !Sleep(ctx, pause) {
-			return nil
-		}
+		Sleep(ctx, pause)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (c Config) Validate() error {
 		return nil
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-		return &config.Problem{Name: variable, Value: c.Addr, Allowed: "host:port, :port or nothing (off)"}
+		return &config.ValueError{Name: variable, Value: c.Addr, Allowed: "host:port, :port or nothing (off)"}
 	}
 	return nil
 }

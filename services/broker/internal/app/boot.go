@@ -21,7 +21,7 @@ const (
 
 // waitForDatabase waits until PostgreSQL answers, for as long as the operator allows.
 func waitForDatabase(ctx context.Context, db *pgdb.DB, cfg *config.Config, log *slog.Logger) error {
-	err := persist(ctx, cfg.Server.BootDBWait, log, "waiting for PostgreSQL", db.Ping, func(error) bool { return true })
+	err := persist(ctx, cfg.Server.BootDBWait, log, "PostgreSQL", db.Ping, func(error) bool { return true })
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func applySchema(ctx context.Context, db *pgdb.DB, log *slog.Logger) error {
 // until that has happened.
 func awaitSchema(ctx context.Context, db *pgdb.DB, wait time.Duration, log *slog.Logger) error {
 	check := func(ctx context.Context) error { return schema.Check(ctx, db) }
-	err := persist(ctx, wait, log, "waiting for the schema", check, func(err error) bool {
+	err := persist(ctx, wait, log, "schema", check, func(err error) bool {
 		return !errors.Is(err, schema.ErrTooNew) && !errors.Is(err, schema.ErrServerTooOld)
 	})
 	if err == nil || ctx.Err() != nil {
@@ -75,7 +75,7 @@ func persist(ctx context.Context, wait time.Duration, log *slog.Logger, what str
 		if !mayHeal(err) || time.Now().Add(pause).After(deadline) {
 			return err
 		}
-		log.WarnContext(ctx, what, slog.Int(logging.KeyAttempt, attempt+1), slog.Duration(logging.KeyDelay, pause), logging.Err(err))
+		log.WarnContext(ctx, "waiting", slog.String(logging.KeyComponent, what), slog.Int(logging.KeyAttempt, attempt+1), slog.Duration(logging.KeyDelay, pause), logging.Err(err))
 		if !lifecycle.Sleep(ctx, pause) {
 			return ctx.Err()
 		}

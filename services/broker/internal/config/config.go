@@ -85,12 +85,12 @@ type Security struct {
 func (s Security) Validate() error {
 	var problems []error
 	if s.JWT {
-		problems = append(problems, &env.Problem{
+		problems = append(problems, &env.ValueError{
 			Name: "JWT_ENABLED", Value: "true", Allowed: "only false (this version has no authentication)",
 		})
 	}
 	if s.Tenancy {
-		problems = append(problems, &env.Problem{
+		problems = append(problems, &env.ValueError{
 			Name: "QUEEN_TENANCY_HEADER", Value: "true", Allowed: "only false (this version has one tenant)",
 		})
 	}
@@ -129,13 +129,13 @@ func (s Server) Validate() error {
 		env.MillisBetween("QUEEN_SHUTDOWN_TIMEOUT_MS", s.ShutdownTimeout, time.Millisecond, maxWait),
 	}
 	if s.MaxInflightBytes < s.MaxBodyBytes {
-		problems = append(problems, &env.Problem{
+		problems = append(problems, &env.ValueError{
 			Name: "QUEEN_MAX_INFLIGHT_BYTES", Value: strconv.FormatInt(s.MaxInflightBytes, 10),
 			Allowed: fmt.Sprintf("at least QUEEN_MAX_BODY_BYTES (%d), so that the largest body fits,", s.MaxBodyBytes),
 		})
 	}
 	if !isHost(s.BindAddr) {
-		problems = append(problems, &env.Problem{
+		problems = append(problems, &env.ValueError{
 			Name: "QUEEN_BIND_ADDR", Value: s.BindAddr, Allowed: "a host name or an IP address without a port (the port is PORT)",
 		})
 	}
@@ -174,7 +174,7 @@ func (f Flow) Validate() error {
 		env.Between("POP_WAIT_BACKOFF_THRESHOLD", f.Threshold, 1, maxLooks),
 	}
 	if f.Multiplier < 1 || f.Multiplier > 1000 {
-		problems = append(problems, &env.Problem{
+		problems = append(problems, &env.ValueError{
 			Name: "POP_WAIT_BACKOFF_MULTIPLIER", Value: strconv.FormatFloat(f.Multiplier, 'g', -1, 64), Allowed: "a number between 1 and 1000",
 		})
 	}

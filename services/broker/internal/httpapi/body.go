@@ -56,6 +56,7 @@ type body struct {
 	owner    *bodies
 	buf      *[]byte // nil until bytes are reserved
 	reserved int64
+	wait     time.Duration // what is left of the time to wait for the budget
 }
 
 func (b *body) bytes() []byte {
@@ -81,10 +82,8 @@ func (bs *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if r.ContentLength > bs.max {
 		return nil, errTooLarge
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), bs.wait, errBusy)
-	defer cancel()
-	b := &body{owner: bs}
-	err := bs.fill(ctx, b, w, r)
+	b := &body{owner: bs, wait: bs.wait}
+	err := bs.fill(b, w, r)
 	if err == nil {
 		return b, nil
 	}
@@ -98,7 +97,7 @@ func (bs *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	return nil, err
 }
 
-func (bs *bodies) fill(ctx context.Context, b *body, w http.ResponseWriter, r *http.Request) error {
+func (bs *bodies) fill(b *body, w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
@@ -106,7 +105,7 @@ func (bs *bodies) fill(ctx context.Context, b *body, w http.ResponseWriter, r *h
 	if first < 0 {
 		first = min(firstChunk, bs.max)
 	}
-	if err := b.reserve(ctx, first); err != nil {
+	if err := b.reserve(r.Context(), first); err != nil {
 		return err
 	}
 	conn := http.NewResponseController(w)
@@ -120,7 +119,7 @@ func (bs *bodies) fill(ctx context.Context, b *body, w http.ResponseWriter, r *h
 	// of the connection's previous response may have passed.
 	_ = conn.SetReadDeadline(until)
 	_ = conn.SetWriteDeadline(until)
-	if err := b.readAll(ctx, r.Body, r.ContentLength >= 0); err != nil {
+	if err := b.readAll(r.Context(), r.Body, r.ContentLength >= 0); err != nil {
 		return err
 	}
 	// The connection is now watched for the client leaving, without a deadline.
@@ -173,8 +172,8 @@ func expectEnd(src io.Reader) error {
 // reserve takes n more bytes of the budget and only then makes room for them, so
 // that requests which wait for their turn hold no memory.
 func (b *body) reserve(ctx context.Context, n int64) error {
-	if err := b.owner.budget.Acquire(ctx, n); err != nil {
-		return context.Cause(ctx)
+	if err := b.acquire(ctx, n); err != nil {
+		return err
 	}
 	b.reserved += n
 	b.owner.inflight.Add(n)
@@ -187,6 +186,22 @@ func (b *body) reserve(ctx context.Context, n int64) error {
 		b.owner.recycle(b.buf)
 		b.buf = grown
 	}
+	return nil
+}
+
+// acquire waits for the budget. Only the waiting counts against its bound, not
+// the time that a body takes to arrive in between.
+func (b *body) acquire(ctx context.Context, n int64) error {
+	if b.owner.budget.TryAcquire(n) {
+		return nil
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, b.wait, errBusy)
+	defer cancel()
+	if err := b.owner.budget.Acquire(ctx, n); err != nil {
+		return context.Cause(ctx)
+	}
+	b.wait -= time.Since(began)
 	return nil
 }
 

@@ -114,19 +114,25 @@ func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
 			b := setup(t, func(c *httpapi.Config) {
 				c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 150_000, 10*time.Millisecond
 			})
-			entered, leave := make(chan struct{}, 2), make(chan struct{})
+			entered, leave := make(chan struct{}, 100), make(chan struct{})
 			b.push = func(context.Context, []wire.PushItem) ([]wire.PushResult, error) {
 				entered <- struct{}{}
 				<-leave
 				return nil, nil
 			}
 			var held sync.WaitGroup
+			first := make(chan struct{})
 			held.Go(func() {
+				defer close(first)
 				if got := b.send(pushOf(100_000), chunked); got.status != http.StatusCreated {
 					t.Errorf("the held push answered %d", got.status)
 				}
 			})
-			<-entered
+			select {
+			case <-entered:
+			case <-first:
+				t.FailNow()
+			}
 			got := b.send(pushOf(60_000), chunked)
 			require.Equal(t, http.StatusTooManyRequests, got.status)
 			require.Equal(t, `{"error":"overloaded, try again later"}`, got.body)
@@ -141,7 +147,9 @@ func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
 			b.want("GET", "/status", "", http.StatusOK, `{"status":"ok","engine":"segments-rust"}`)
 			close(leave)
 			held.Wait()
-			require.Equal(t, http.StatusCreated, b.send(pushOf(100_000), chunked).status, "the bytes came back")
+			// The bytes come back just after the answer.
+			require.Eventually(t, func() bool { return b.send(pushOf(100_000), chunked).status == http.StatusCreated },
+				10*time.Second, 10*time.Millisecond)
 		})
 	}
 }
@@ -190,4 +198,25 @@ func TestBuffersOfOneRequestDoNotShowInAnother(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+func TestTimeToSendIsNotTimeToWaitForTheBudget(t *testing.T) {
+	t.Parallel()
+	const wait = 5 * time.Millisecond
+	b := setup(t, func(c *httpapi.Config) { c.InflightWait = wait })
+	body := pushOf(200_000)
+	r, w := io.Pipe()
+	go func() {
+		half := len(body) / 2
+		_, _ = io.WriteString(w, body[:half])
+		time.Sleep(3 * wait)
+		_, _ = io.WriteString(w, body[half:])
+		_ = w.Close()
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+b.addr+"/api/v1/push", r)
+	require.NoError(t, err)
+	res, err := b.client.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusCreated, res.StatusCode)
 }

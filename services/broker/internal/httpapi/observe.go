@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -41,7 +42,7 @@ func (a *API) guarded(c echo.Context, next echo.HandlerFunc) (err error) {
 		if p == nil {
 			return
 		}
-		if p == http.ErrAbortHandler {
+		if cause, ok := p.(error); ok && errors.Is(cause, http.ErrAbortHandler) {
 			panic(p)
 		}
 		a.deps.Log.ErrorContext(c.Request().Context(), "request handler panicked", slog.String(logging.KeyMethod, c.Request().Method),

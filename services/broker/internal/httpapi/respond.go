@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -32,7 +31,10 @@ func respond(c echo.Context, status int, body []byte) error {
 	header.Set(echo.HeaderContentLength, strconv.Itoa(len(body)))
 	c.Response().WriteHeader(status)
 	_, err := c.Response().Write(body)
-	return ignoreGone(c.Request().Context(), err)
+	if c.Request().Context().Err() != nil {
+		return nil //nolint:nilerr // writing fails because the client has left, and nobody is there to be told
+	}
+	return err
 }
 
 // nothing answers 204, which has neither a body nor headers that describe one:
@@ -51,14 +53,6 @@ const answerPatience = 30 * time.Second
 // earlier one.
 func expectWrite(c echo.Context, size int) {
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(answerPatience + transferTime(int64(size))))
-}
-
-// ignoreGone drops the error of writing to a client that has left.
-func ignoreGone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 type errorBody struct {
