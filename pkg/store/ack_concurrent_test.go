@@ -167,7 +167,7 @@ func TestAcksRacePops(t *testing.T) {
 		})
 	}
 	require.NoError(t, group.Wait())
-	row := b.cursor(pid, store.QueueModeGroup)
+	row := b.state(pid, store.QueueModeGroup)
 	require.Equal(t, int64(messages-1), row.Committed)
 	require.EqualValues(t, messages, row.Consumed)
 	require.Nil(t, row.Worker)

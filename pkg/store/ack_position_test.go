@@ -20,7 +20,7 @@ func TestPositionalAck(t *testing.T) {
 		ok    bool
 		count int
 		want  store.AckOutcome
-		row   cursor
+		row   ackState
 	}{
 		"the end of the batch":             {4, true, 4, store.AckOutcome{OK: true, Acked: 4, Released: true}, finished(4, 14)},
 		"beyond it is clamped":             {math.MaxInt64, true, 3, store.AckOutcome{OK: true, Acked: 3, Released: true}, finished(4, 13)},
@@ -39,11 +39,11 @@ func TestPositionalAck(t *testing.T) {
 			got, err := b.store.AckAt(t.Context(), pid, "by id", "w", c.upto, c.ok, c.count)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
-			require.Equal(t, c.row, b.cursor(pid, "by id"))
+			require.Equal(t, c.row, b.state(pid, "by id"))
 			got, err = b.store.Ack(t.Context(), store.DefaultTenant(), "q", "p", "by name", "w", c.upto, c.ok, c.count)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
-			require.Equal(t, c.row, b.cursor(pid, "by name"))
+			require.Equal(t, c.row, b.state(pid, "by name"))
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestPositionalAckRefuses(t *testing.T) {
 	refused("partition not found", out, err)
 	out, err = b.store.Ack(t.Context(), uuid.New(), "q", "p", group, "", 4, true, 1)
 	refused("partition not found", out, err)
-	require.Equal(t, cursor{}, b.cursor(pid, group))
+	require.Equal(t, ackState{}, b.state(pid, group))
 }
 
 // An ordinary end of a lease keeps the time it was taken at: queue details show it.
@@ -105,9 +105,9 @@ func TestAckMultiAnswersInInputOrder(t *testing.T) {
 		{Error: "consumer not found"},
 		{OK: true, Acked: 2, Released: true},
 	}, got)
-	require.Equal(t, finished(4, 14), b.cursor(p, "b"))
-	require.Equal(t, free(2, 12, 1), b.cursor(p, "a"))
-	require.Equal(t, finished(1, 12), b.cursor(r, "a"))
+	require.Equal(t, finished(4, 14), b.state(p, "b"))
+	require.Equal(t, free(2, 12, 1), b.state(p, "a"))
+	require.Equal(t, finished(1, 12), b.state(r, "a"))
 
 	got, err = b.store.AckMulti(t.Context(), nil)
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestRenewLease(t *testing.T) {
 	b.leased(r, "far", "w", -1, 1)
 	b.leased(r, "gone", "w", -1, 1)
 	b.leased(r, "other", "x", -1, 1)
-	b.expire(r, "gone")
+	b.expireLease(r, "gone")
 	b.exec(`UPDATE queen.log_consumers SET lease_expires_at = '2100-01-02T03:04:05.678901Z' WHERE consumer_group = 'far'`)
 	left := func(group string) (seconds float64) {
 		b.one([]any{&seconds}, `SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM queen.log_consumers WHERE consumer_group = $1`, group)

@@ -13,8 +13,8 @@ import (
 
 const group = "g"
 
-// cursor is a row of log_consumers without its times.
-type cursor struct {
+// ackState is a row of log_consumers without its times.
+type ackState struct {
 	Committed     int64
 	BatchEnd      *int64
 	Worker        *string
@@ -24,9 +24,9 @@ type cursor struct {
 	Consumed      int64
 }
 
-func (b *bench) cursor(pid uuid.UUID, group string) cursor {
+func (b *bench) state(pid uuid.UUID, group string) ackState {
 	b.t.Helper()
-	var c cursor
+	var c ackState
 	b.one([]any{&c.Committed, &c.BatchEnd, &c.Worker, &c.Retries, &c.AttemptOffset, &c.Attempts, &c.Consumed},
 		`SELECT committed, batch_end, worker_id, batch_retry_count, attempt_offset, attempt_count, total_consumed
 		FROM queen.log_consumers WHERE partition_id = $1 AND consumer_group = $2`, pid, group)
@@ -48,7 +48,7 @@ func (b *bench) leased(pid uuid.UUID, group, worker string, committed, end int64
 		VALUES ($1, $2, $3::bigint, $4, $5, now(), now() + interval '1 minute', 1, $3::bigint + 1, 2, 10)`, pid, group, committed, end, worker)
 }
 
-func (b *bench) expire(pid uuid.UUID, group string) {
+func (b *bench) expireLease(pid uuid.UUID, group string) {
 	b.t.Helper()
 	b.exec(`UPDATE queen.log_consumers SET lease_expires_at = now() - interval '1 second' WHERE partition_id = $1 AND consumer_group = $2`, pid, group)
 }
@@ -85,16 +85,16 @@ const (
 
 // held and free are the cursor of leased(pid, group, "w", 0, 4) with the batch
 // still held and given back.
-func held(committed, consumed int64, retries int) cursor {
-	return cursor{committed, ptr(int64(4)), ptr("w"), retries, ptr(int64(1)), 2, consumed}
+func held(committed, consumed int64, retries int) ackState {
+	return ackState{committed, ptr(int64(4)), ptr("w"), retries, ptr(int64(1)), 2, consumed}
 }
 
-func free(committed, consumed int64, retries int) cursor {
-	return cursor{committed, nil, nil, retries, ptr(int64(1)), 2, consumed}
+func free(committed, consumed int64, retries int) ackState {
+	return ackState{committed, nil, nil, retries, ptr(int64(1)), 2, consumed}
 }
 
-func finished(committed, consumed int64) cursor {
-	return cursor{Committed: committed, Consumed: consumed}
+func finished(committed, consumed int64) ackState {
+	return ackState{Committed: committed, Consumed: consumed}
 }
 
 // The batch is 1 to 4, behind a cursor at 0; 5 to 7 are stored and not leased.
@@ -106,7 +106,7 @@ func TestAckByHashDecides(t *testing.T) {
 		ids      []uint64
 		statuses []store.AckStatus
 		want     store.AckOutcome
-		row      cursor
+		row      ackState
 	}{
 		"all completed releases and resets": {``, []uint64{1, 2, 3, 4}, statuses(ok, ok, ok, ok),
 			store.AckOutcome{OK: true, Acked: 4, Offset: 4, Released: true}, finished(4, 14)},
@@ -183,7 +183,7 @@ func TestAckByHashDecides(t *testing.T) {
 			got, err := b.store.AckByHash(t.Context(), pid, group, "w", hashes(c.ids...), c.statuses)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
-			require.Equal(t, c.row, b.cursor(pid, group))
+			require.Equal(t, c.row, b.state(pid, group))
 		})
 	}
 }
@@ -202,7 +202,7 @@ func TestRetryBudgetIsChargedBelowTheLimit(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, spent == limit, out.DLQ, "limit %d, %d spent", limit, spent)
 			require.Equal(t, spent < limit, out.Released)
-			require.Equal(t, min(spent+1, limit), b.cursor(pid, group).Retries)
+			require.Equal(t, min(spent+1, limit), b.state(pid, group).Retries)
 		}
 	}
 }
@@ -217,7 +217,7 @@ func TestAckByHashRefuses(t *testing.T) {
 	}{
 		"a group without a cursor": {nil, "other", "", "consumer not found"},
 		"another worker":           {nil, group, "x", lost},
-		"an expired lease":         {func(b *bench, pid uuid.UUID) { b.expire(pid, group) }, group, "w", lost},
+		"an expired lease":         {func(b *bench, pid uuid.UUID) { b.expireLease(pid, group) }, group, "w", lost},
 		"a lease without an expiry": {func(b *bench, _ uuid.UUID) {
 			b.exec(`UPDATE queen.log_consumers SET lease_expires_at = NULL`)
 		}, group, "w", lost},
@@ -234,14 +234,14 @@ func TestAckByHashRefuses(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(b, pid)
 			}
-			before := b.cursor(pid, group)
+			before := b.state(pid, group)
 			out, err := b.store.AckByHash(t.Context(), pid, c.group, c.worker, hashes(4), statuses(ok))
 			require.NoError(t, err)
 			require.Equal(t, store.AckOutcome{Error: c.want}, out)
 			out, err = b.store.AckAt(t.Context(), pid, c.group, c.worker, 4, true, 4)
 			require.NoError(t, err)
 			require.Equal(t, store.AckOutcome{Error: c.want}, out)
-			require.Equal(t, before, b.cursor(pid, group))
+			require.Equal(t, before, b.state(pid, group))
 		})
 	}
 }
@@ -265,18 +265,18 @@ func TestAckWithoutALease(t *testing.T) {
 		out, err := b.store.AckByHash(t.Context(), pid, group, "", hashes(5, 4), statuses(ok, ok))
 		require.NoError(t, err)
 		require.Equal(t, store.AckOutcome{OK: true, Acked: 4, Offset: 4, Released: true, Unresolved: []int{0}}, out)
-		require.Equal(t, finished(4, 14), b.cursor(pid, group))
+		require.Equal(t, finished(4, 14), b.state(pid, group))
 	})
 	t.Run("of a batch whose lease has expired", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		pid := b.lane()
 		b.leased(pid, group, "w", 0, 4)
-		b.expire(pid, group)
+		b.expireLease(pid, group)
 		out, err := b.store.AckByHash(t.Context(), pid, group, "", hashes(4), statuses(ok))
 		require.NoError(t, err)
 		require.True(t, out.Released)
-		require.Equal(t, finished(4, 14), b.cursor(pid, group))
+		require.Equal(t, finished(4, 14), b.state(pid, group))
 	})
 	t.Run("without a batch is not bounded above, and signals only stop the cursor", func(t *testing.T) {
 		t.Parallel()
@@ -292,14 +292,14 @@ func TestAckWithoutALease(t *testing.T) {
 		out, err := b.store.AckByHash(t.Context(), pid, group, "", hashes(7), statuses(ok))
 		require.NoError(t, err)
 		require.Equal(t, store.AckOutcome{OK: true, Acked: 5, Offset: 7}, out)
-		require.Equal(t, finished(7, 7), b.cursor(pid, group))
+		require.Equal(t, finished(7, 7), b.state(pid, group))
 	})
 	t.Run("hands a dead letter off under the holder, whose lease lasts that long", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		pid := b.lane()
 		b.leased(pid, group, "w", 0, 4)
-		b.expire(pid, group)
+		b.expireLease(pid, group)
 		out, err := b.store.AckByHash(t.Context(), pid, group, "", hashes(1), statuses(dlq))
 		require.NoError(t, err)
 		require.Equal(t, store.AckOutcome{OK: true, Offset: 1, DLQ: true, Worker: "w"}, out)
@@ -325,7 +325,7 @@ func TestAckWindowStartsAtThePurgeMark(t *testing.T) {
 	out, err = b.store.AckByHash(t.Context(), pid, group, "w", hashes(0, 4), statuses(ok, ok))
 	require.NoError(t, err)
 	require.Equal(t, store.AckOutcome{OK: true, Offset: 3, Unresolved: []int{0, 1}}, out)
-	require.Equal(t, held(3, 13, 1), b.cursor(pid, group))
+	require.Equal(t, held(3, 13, 1), b.state(pid, group))
 }
 
 func TestAckOfARepeatedIDResolvesToItsFirstCopyInTheBatch(t *testing.T) {
@@ -362,7 +362,7 @@ func TestAckFindsIDsManyPagesAway(t *testing.T) {
 	require.Equal(t, store.AckOutcome{OK: true, Acked: 1001, Offset: 1000, Unresolved: []int{1}}, ack(500, 1<<40, 2))
 	require.Equal(t, store.AckOutcome{OK: true, Acked: 5000, Offset: 6000, Noop: []int{0}}, ack(1, 3000))
 	require.Equal(t, store.AckOutcome{OK: true, Offset: 6000, Noop: []int{0, 1, 3}, Unresolved: []int{2}}, ack(3000, 1, 1<<40, 1500))
-	require.Equal(t, cursor{Committed: 6000, Consumed: 6001}, b.cursor(pid, group))
+	require.Equal(t, ackState{Committed: 6000, Consumed: 6001}, b.state(pid, group))
 }
 
 // A thousand hashes over many segments are one hash join over the batch, also
@@ -401,5 +401,5 @@ func TestAckOfABigBatchIsOneHashJoin(t *testing.T) {
 	}
 	require.Regexp(t, `Hash Join .*actual rows=1000 loops=1`, match)
 	require.Regexp(t, `on log_txns t .*actual rows=1000 loops=1`, match, "the batch is read once, and nothing above it")
-	require.Equal(t, int64(2998), b.cursor(pid, group).Committed)
+	require.Equal(t, int64(2998), b.state(pid, group).Committed)
 }

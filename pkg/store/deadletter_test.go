@@ -23,7 +23,7 @@ func TestDeadLetterIsFiledAndSteppedOver(t *testing.T) {
 	out, err := b.store.DLQHead(t.Context(), letter)
 	require.NoError(t, err)
 	require.True(t, out.OK, out.Error)
-	require.Equal(t, finished(2, 11), b.cursor(pid, group))
+	require.Equal(t, finished(2, 11), b.state(pid, group))
 
 	var id, partition, message uuid.UUID
 	var name, tx, payload, reason string
@@ -42,7 +42,7 @@ func TestDeadLetterIsFiledAndSteppedOver(t *testing.T) {
 		require.False(t, again.OK)
 		require.NotEmpty(t, again.Error)
 	}
-	require.Equal(t, finished(2, 11), b.cursor(pid, group), "a second call does nothing")
+	require.Equal(t, finished(2, 11), b.state(pid, group), "a second call does nothing")
 	require.EqualValues(t, 1, b.count(`SELECT count(*) FROM queen.log_dlq`))
 }
 
@@ -54,7 +54,7 @@ func TestDeadLetterNeverMovesACursorBack(t *testing.T) {
 	out, err := b.store.DLQHead(t.Context(), store.DeadLetter{PartitionID: pid, Group: group, Worker: "w", Offset: 1, Payload: []byte(`1`)})
 	require.NoError(t, err)
 	require.True(t, out.OK)
-	require.Equal(t, finished(3, 11), b.cursor(pid, group))
+	require.Equal(t, finished(3, 11), b.state(pid, group))
 }
 
 func TestDeadLetterRefuses(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDeadLetterRefuses(t *testing.T) {
 	pid := b.lane()
 	b.leased(pid, group, "w", 0, 4)
 	b.leased(pid, "late", "w", 0, 4)
-	b.expire(pid, "late")
+	b.expireLease(pid, "late")
 	cases := map[string]struct {
 		group, worker, want string
 	}{
@@ -77,7 +77,7 @@ func TestDeadLetterRefuses(t *testing.T) {
 		require.Equal(t, store.DLQOutcome{Error: c.want}, out, name)
 	}
 	require.Zero(t, b.count(`SELECT count(*) FROM queen.log_dlq`))
-	require.Equal(t, held(0, 10, 1), b.cursor(pid, group))
+	require.Equal(t, held(0, 10, 1), b.state(pid, group))
 }
 
 // Whatever a payload is, its letter is filed, and its bytes come back: exactly

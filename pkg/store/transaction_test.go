@@ -84,9 +84,9 @@ func TestTransactionPushesAndAcks(t *testing.T) {
 		{OK: true, Acked: 3, Offset: 3},
 		{OK: true, Acked: 4, Offset: 4, Released: true},
 	}, out.Acks, "in the order of the request")
-	require.Equal(t, finished(1, 12), b.cursor(r, "a"))
-	require.Equal(t, held(3, 13, 1).Committed, b.cursor(p, "b").Committed)
-	require.Equal(t, finished(4, 14), b.cursor(p, "a"))
+	require.Equal(t, finished(1, 12), b.state(r, "a"))
+	require.Equal(t, held(3, 13, 1).Committed, b.state(p, "b").Committed)
+	require.Equal(t, finished(4, 14), b.state(p, "a"))
 
 	var bases []int64
 	for i, v := range out.Pushes {
@@ -129,9 +129,9 @@ func TestTransactionSignalsKeepTheirMeaning(t *testing.T) {
 		{OK: true, Acked: 1, Offset: 1, Released: true, Stale: []int{0}},
 		{OK: true, Acked: 1, Offset: 2, DLQ: true, Worker: "w", Stale: []int{0}},
 	}, out.Acks, "a message below the cursor is no failure")
-	require.Equal(t, free(1, 11, 1), b.cursor(pid, "retry"))
-	require.Equal(t, free(1, 11, 2), b.cursor(pid, "failed"))
-	require.Equal(t, held(1, 11, 1), b.cursor(pid, "dlq"))
+	require.Equal(t, free(1, 11, 1), b.state(pid, "retry"))
+	require.Equal(t, free(1, 11, 2), b.state(pid, "failed"))
+	require.Equal(t, held(1, 11, 1), b.state(pid, "dlq"))
 	filed, err := b.store.DLQHead(t.Context(), store.DeadLetter{PartitionID: pid, Group: "dlq", Worker: out.Acks[2].Worker, Offset: out.Acks[2].Offset, Payload: []byte(`1`)})
 	require.NoError(t, err)
 	require.True(t, filed.OK)
@@ -171,7 +171,7 @@ func TestTransactionRefusedChangesNothing(t *testing.T) {
 			tx.Acks = append(tx.Acks, txAck(pid, group, "x", 1))
 		}, "ack_rejected", lost},
 		"an expired lease": {func(b *bench, pid uuid.UUID, tx *store.Transaction) {
-			b.expire(pid, group)
+			b.expireLease(pid, group)
 			tx.Acks = append(tx.Acks, txAck(pid, group, "w", 1))
 		}, "ack_rejected", lost},
 		"a holder who is not listed": {func(_ *bench, pid uuid.UUID, tx *store.Transaction) {
@@ -179,7 +179,7 @@ func TestTransactionRefusedChangesNothing(t *testing.T) {
 			tx.Acks[1].Workers = []string{"x", "y"}
 		}, "ack_rejected", lost},
 		"a listed holder whose lease expired": {func(b *bench, pid uuid.UUID, tx *store.Transaction) {
-			b.expire(pid, group)
+			b.expireLease(pid, group)
 			tx.Acks = append(tx.Acks, txAck(pid, group, "", 1))
 			tx.Acks[1].Workers = []string{"w"}
 		}, "ack_rejected", lost},
@@ -269,7 +269,7 @@ func TestTransactionAckWithoutLeasesIsNotChecked(t *testing.T) {
 	b := setup(t)
 	pid := b.lane()
 	b.leased(pid, group, "w", 0, 4)
-	b.expire(pid, group)
+	b.expireLease(pid, group)
 	require.True(t, b.commit(store.Transaction{Acks: []store.TxAck{txAck(pid, group, "", 4)}}).Acks[0].Released)
 }
 
@@ -328,7 +328,7 @@ func TestTransactionWireForms(t *testing.T) {
 	}
 	cases := map[string]struct {
 		request, err string
-		row          cursor
+		row          ackState
 	}{
 		"positional":                      {ack(`"worker":"w","uptoOff":4,"ok":true,"count":4`), "", finished(4, 14)},
 		"positional above the batch":      {ack(`"worker":"w","uptoOff":9`), "", finished(4, 10)},
@@ -358,7 +358,7 @@ func TestTransactionWireForms(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Equal(t, true, object(t, []byte(answer))["ok"], name)
 		}
-		require.Equal(t, c.row, b.cursor(pid, group), name)
+		require.Equal(t, c.row, b.state(pid, group), name)
 	}
 }
 
