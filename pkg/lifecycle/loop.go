@@ -26,18 +26,13 @@ type Loop struct {
 
 // Run works until ctx ends; it is a Component's Run.
 func (l Loop) Run(ctx context.Context) error {
-	failures := 0
-	for ctx.Err() == nil {
+	for failures := 0; ctx.Err() == nil; {
 		pause := jitter(l.Interval)
-		err := l.RunOnce(ctx)
-		if ctx.Err() != nil {
-			break // whatever went wrong did so because we are stopping
-		}
-		failures++
-		if err == nil {
+		if err := l.RunOnce(ctx); err == nil {
 			failures = 0
-		} else {
-			pause = Backoff(failures-1, LoopBackoffMin, LoopBackoffMax)
+		} else if ctx.Err() == nil { // else it failed because it is being stopped
+			pause = Backoff(failures, LoopBackoffMin, LoopBackoffMax)
+			failures++
 			l.Log.WarnContext(ctx, "loop failed and will try again", slog.String(logging.KeyComponent, l.Name),
 				slog.Int(logging.KeyAttempt, failures), slog.Duration(logging.KeyDelay, pause), logging.Err(err))
 		}
