@@ -45,13 +45,11 @@ func TestTripleInOneRequestStoresOne(t *testing.T) {
 	require.Equal(t, r[0].MessageID, r[3].MessageID)
 	require.NotEqual(t, r[0].MessageID, r[1].MessageID)
 
-	t.Run("and all are duplicates of a stored one", func(t *testing.T) {
-		again := triple()
-		require.Equal(t, []string{"duplicate", "duplicate", "duplicate", "duplicate"}, statuses(again))
-		for i := range r {
-			require.Equal(t, r[i].MessageID, again[i].MessageID)
-		}
-	})
+	again := triple()
+	require.Equal(t, []string{"duplicate", "duplicate", "duplicate", "duplicate"}, statuses(again), "all repeat a stored one")
+	for i := range r {
+		require.Equal(t, r[i].MessageID, again[i].MessageID)
+	}
 	require.Equal(t, []string{"1", "2"}, b.Pop(t, q, "").Payloads())
 }
 
