@@ -33,7 +33,7 @@ func TestDeadLettersAreListedNewestFirst(t *testing.T) {
 	require.NoError(t, err)
 	out := object(t, doc)
 	require.Equal(t, map[string]any{"limit": 100.0, "offset": 0.0}, out["pagination"])
-	require.Equal(t, 2.0, out["total"])
+	require.EqualValues(t, 2, out["total"])
 	messages := out["messages"].([]any)
 	require.Len(t, messages, 2)
 	first, second := messages[0].(map[string]any), messages[1].(map[string]any)
@@ -44,7 +44,7 @@ func TestDeadLettersAreListedNewestFirst(t *testing.T) {
 		"errorMessage": "boom", "retryCount": 2.0, "data": map[string]any{"n": 2.0}, "producerSub": nil,
 		"createdAt": "2026-05-01T10:02:00.000Z", "failedAt": "2026-05-01T10:02:00.000Z",
 	}, first)
-	require.Equal(t, 9.0, second["retryCount"], "the queue's limit where the row has none")
+	require.EqualValues(t, 9, second["retryCount"], "the queue's limit where the row has none")
 }
 
 func TestDeadLetterFilters(t *testing.T) {

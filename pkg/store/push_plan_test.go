@@ -121,6 +121,7 @@ func TestProbeReadsOnlyAboveTheMark(t *testing.T) {
 	}
 	probe := planWith(t, push(1001, 48), "jsonb_build_object('i'")
 	require.Regexp(t, `log_txns t_1 .*actual rows=3 loops=1`, probe, "offsets 49 to 51")
+	require.Contains(t, probe, "Hash Join")
 }
 
 // No statement of a push scans a table, however small or unanalysed.

@@ -103,7 +103,7 @@ func TestMergeIntoANewQueueTakesTheDefaults(t *testing.T) {
 	out := b.configure("pushed.in", `{"ttl": 5}`, true)
 	require.Equal(t, with(defaults(), map[string]any{"ttl": 5.0, "leaseTime": 60.0}), out["options"], "a pushed queue keeps its lease")
 	require.Equal(t, []any{"pushed", "in"}, []any{out["namespace"], out["task"]})
-	require.Equal(t, 300.0, b.configure("pushed.in", ``, false)["options"].(map[string]any)["leaseTime"])
+	require.EqualValues(t, 300, b.configure("pushed.in", ``, false)["options"].(map[string]any)["leaseTime"])
 }
 
 func TestConfigureClampsAndConverts(t *testing.T) {
