@@ -29,18 +29,19 @@ func TestPositionalAck(t *testing.T) {
 		"a negative count counts nothing":  {4, true, -5, store.AckOutcome{OK: true, Released: true}, finished(4, 10)},
 		"not ok only gives the lease back": {4, false, 4, store.AckOutcome{OK: true, Released: true}, free(0, 10, 1)},
 	}
+	shared := setup(t)
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
-			pid := b.lane()
+			b := shared.in(t)
+			pid := b.laneOf(name)
 			b.leased(pid, "by id", "w", 0, 4)
 			b.leased(pid, "by name", "w", 0, 4)
 			got, err := b.store.AckAt(t.Context(), pid, "by id", "w", c.upto, c.ok, c.count)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			require.Equal(t, c.row, b.state(pid, "by id"))
-			got, err = b.store.Ack(t.Context(), store.DefaultTenant(), "q", "p", "by name", "w", c.upto, c.ok, c.count)
+			got, err = b.store.Ack(t.Context(), store.DefaultTenant(), name, "p", "by name", "w", c.upto, c.ok, c.count)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			require.Equal(t, c.row, b.state(pid, "by name"))
