@@ -124,7 +124,9 @@ $$;
 
 -- The subscription that a first wildcard or discovery pop registers. Queue mode,
 -- and whatever asks for the whole backlog, stores the epoch.
-CREATE OR REPLACE FUNCTION queen.log_subscription_v1(
+BEGIN;
+DROP FUNCTION IF EXISTS queen.log_subscription_v1(TEXT, TEXT, TEXT);
+CREATE FUNCTION queen.log_subscription_v1(
     p_group TEXT, p_sub_mode TEXT, p_sub_from TEXT, OUT r_mode TEXT, OUT r_at TIMESTAMPTZ)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -146,6 +148,7 @@ BEGIN
     END IF;
 END
 $$;
+COMMIT;
 
 -- The durable subscription of a group to a queue: its own record, else that of a
 -- namespace or task registration which covers the queue, the earliest of them.
@@ -287,16 +290,19 @@ $$;
 
 -- Registers a group on a queue and, on its first contact, seeds the cursors of
 -- its lanes: of the first 100000 at once, so that the pop keeps its deadline.
--- Returns the id after which log_seed_group_v1 has to go on, else NULL.
+-- r_after is the id after which log_seed_group_v1 has to go on, else NULL; r_gone
+-- tells that the queue is being deleted, and nothing can be claimed from it.
 --
 -- Exactly one concurrent caller registers. The others do not wait: they go on
 -- with the lanes that have cursors, and cannot make any before it has committed,
 -- so nothing is delivered from a position that the record does not give. The
 -- record is looked up after the lock, in a statement that sees the commit of the
 -- previous holder.
-CREATE OR REPLACE FUNCTION queen.log_register_group_v1(
-    p_tenant UUID, p_queue_id UUID, p_group TEXT, p_sub_mode TEXT, p_sub_from TEXT, p_tail BOOLEAN)
-RETURNS UUID
+BEGIN;
+DROP FUNCTION IF EXISTS queen.log_register_group_v1(UUID, UUID, TEXT, TEXT, TEXT, BOOLEAN);
+CREATE FUNCTION queen.log_register_group_v1(
+    p_tenant UUID, p_queue_id UUID, p_group TEXT, p_sub_mode TEXT, p_sub_from TEXT, p_tail BOOLEAN,
+    OUT r_after UUID, OUT r_gone BOOLEAN)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -306,12 +312,13 @@ DECLARE
     v_tail   BOOLEAN := p_tail;
 BEGIN
     PERFORM 1 FROM queen.queues AS q WHERE q.id = p_queue_id FOR KEY SHARE SKIP LOCKED;
-    IF NOT FOUND OR NOT pg_try_advisory_xact_lock(queen.log_registration_key_v1(p_queue_id, p_group)) THEN
-        RETURN NULL;
+    r_gone := NOT FOUND;
+    IF r_gone OR NOT pg_try_advisory_xact_lock(queen.log_registration_key_v1(p_queue_id, p_group)) THEN
+        RETURN;
     END IF;
     SELECT * INTO v_stored FROM queen.log_subscription_record_v1(p_queue_id, p_group);
     IF v_stored.r_own THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     v_mode := v_stored.r_mode;
     v_at := v_stored.r_at;
@@ -322,13 +329,13 @@ BEGIN
     INSERT INTO queen.consumer_groups_metadata (tenant_id, consumer_group, queue_id, subscription_mode, subscription_timestamp)
     VALUES (p_tenant, p_group, p_queue_id, v_mode, v_at)
     ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN NULL;
+    IF FOUND THEN
+        r_after := queen.log_seed_page_v1(p_queue_id, p_group, v_mode, v_at, v_mode = 'new' AND v_tail,
+                                          '00000000-0000-0000-0000-000000000000', 100000);
     END IF;
-    RETURN queen.log_seed_page_v1(p_queue_id, p_group, v_mode, v_at, v_mode = 'new' AND v_tail,
-                                  '00000000-0000-0000-0000-000000000000', 100000);
 END
 $$;
+COMMIT;
 
 -- Goes on with the seeding of a queue of very many lanes, one page per call, by
 -- the time of the record. Waits for other first contacts of the group: the
@@ -942,17 +949,19 @@ AS $$
 DECLARE
     v_queue UUID := (SELECT q.id FROM queen.queues AS q WHERE q.tenant_id = p_tenant AND q.name = p_queue);
     v_after UUID;
+    v_gone  BOOLEAN := FALSE;
 BEGIN
     IF v_queue IS NULL AND p_queue <> '' THEN
         PERFORM queen.log_provision_v1(ARRAY[p_tenant], ARRAY[p_queue], '{}');
         v_queue := (SELECT q.id FROM queen.queues AS q WHERE q.tenant_id = p_tenant AND q.name = p_queue);
     END IF;
-    IF v_queue IS NULL THEN
+    IF NOT queen.log_group_known_v1(p_tenant, v_queue, p_group) THEN
+        SELECT r.r_after, r.r_gone INTO v_after, v_gone
+        FROM queen.log_register_group_v1(p_tenant, v_queue, p_group, p_sub_mode, p_sub_from, FALSE) AS r;
+    END IF;
+    IF v_gone THEN -- or there never was one
         RETURN QUERY SELECT '{"partitions": []}'::jsonb, '{}'::bytea[];
         RETURN;
-    END IF;
-    IF NOT queen.log_group_known_v1(p_tenant, v_queue, p_group) THEN
-        v_after := queen.log_register_group_v1(p_tenant, v_queue, p_group, p_sub_mode, p_sub_from, FALSE);
     END IF;
     RETURN QUERY
     SELECT CASE WHEN v_after IS NULL THEN x.meta ELSE x.meta || jsonb_build_object('seedAfter', v_after) END, x.blobs
@@ -1035,7 +1044,9 @@ BEGIN
         WHERE NOT queen.log_group_known_v1(p_tenant, q.id, p_group)
         ORDER BY q.id
     LOOP
-        PERFORM queen.log_register_group_v1(p_tenant, v_queue, p_group, p_sub_mode, p_sub_from, v_tail);
+        IF (SELECT r.r_gone FROM queen.log_register_group_v1(p_tenant, v_queue, p_group, p_sub_mode, p_sub_from, v_tail) AS r) THEN
+            v_queues := array_remove(v_queues, v_queue);
+        END IF;
     END LOOP;
 
     RETURN QUERY SELECT x.meta, x.blobs FROM queen.log_pop_queues_v1(
