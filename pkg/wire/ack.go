@@ -28,8 +28,10 @@ func normaliseStatus(sent string) string {
 	switch sent {
 	case AckCompleted, "success", "acked", "ok":
 		return AckCompleted
-	case AckRetry, AckDLQ:
-		return sent
+	case AckRetry:
+		return AckRetry
+	case AckDLQ:
+		return AckDLQ
 	}
 	return AckFailed
 }
@@ -43,40 +45,47 @@ const (
 	bitAckGroup
 )
 
-// ackMember reads a member that an acknowledgement knows.
-func (p *parser) ackMember(a *AckItem, seen *uint, key []byte) (known bool, err error) {
+// ackMember reads a member that an acknowledgement knows. Strings that equal
+// those of the last one are shared with it.
+func (p *parser) ackMember(a *AckItem, seen *uint, key []byte, last *AckItem) (known bool, err error) {
 	switch string(key) {
 	case "transactionId":
 		a.TransactionID, err = p.member(seen, bitAckTransaction, KindTransactionID, "")
 	case "partitionId":
-		if err = p.once(seen, bitAckPartition, "partitionId"); err == nil {
-			a.PartitionID, err = p.freeText()
-		}
+		a.PartitionID, err = p.prose(seen, bitAckPartition, "partitionId", last.PartitionID)
 	case "status":
 		err = p.ackStatus(a, seen)
 	case "leaseId":
-		a.LeaseID, err = p.member(seen, bitAckLease, KindLease, "")
+		a.LeaseID, err = p.member(seen, bitAckLease, KindLease, last.LeaseID)
 	case "error":
-		if err = p.once(seen, bitAckError, "error"); err == nil {
-			a.Error, err = p.freeText()
-		}
+		a.Error, err = p.prose(seen, bitAckError, "error", last.Error)
 	case "consumerGroup":
-		a.Group, err = p.member(seen, bitAckGroup, KindGroup, "")
+		a.Group, err = p.member(seen, bitAckGroup, KindGroup, last.Group)
 	default:
 		return false, nil
 	}
 	return true, err
 }
 
+// prose reads free text under its key.
+func (p *parser) prose(seen *uint, bit uint, key, previous string) (string, error) {
+	if err := p.once(seen, bit, key); err != nil {
+		return "", err
+	}
+	p.push(key)
+	defer p.pop()
+	return p.freeText(previous)
+}
+
 // ackStatus tells null, which is completed, from "", which is not.
 func (p *parser) ackStatus(a *AckItem, seen *uint) error {
-	if err := p.once(seen, bitAckStatus, "status"); err != nil {
-		return err
-	}
 	if p.dec.PeekKind() == 'n' {
+		if err := p.once(seen, bitAckStatus, "status"); err != nil {
+			return err
+		}
 		return p.skip()
 	}
-	sent, err := p.freeText()
+	sent, err := p.prose(seen, bitAckStatus, "status", AckCompleted)
 	a.Status = normaliseStatus(sent)
 	return err
 }
@@ -96,7 +105,7 @@ func ParseAck(body []byte) (AckRequest, error) {
 	if err != nil {
 		return AckRequest{}, err
 	}
-	item, err := p.ackObject()
+	item, err := p.ackObject(&AckItem{})
 	if err != nil {
 		return AckRequest{}, err
 	}
@@ -107,11 +116,11 @@ func ParseAck(body []byte) (AckRequest, error) {
 	return AckRequest{Items: []AckItem{item}}, nil
 }
 
-func (p *parser) ackObject() (AckItem, error) {
+func (p *parser) ackObject(last *AckItem) (AckItem, error) {
 	item := newAckItem()
 	var seen uint
 	err := p.object(func(key []byte) error {
-		known, err := p.ackMember(&item, &seen, key)
+		known, err := p.ackMember(&item, &seen, key, last)
 		if err != nil || known {
 			return err
 		}
@@ -151,7 +160,7 @@ func ParseAckBatch(body []byte) (AckRequest, error) {
 		return AckRequest{}, err
 	}
 	if seen&(1<<bitAckTransaction) == 0 {
-		return AckRequest{}, badBody("missing field `acknowledgments`")
+		return AckRequest{}, badBody("missing field `acknowledgments`: an array is needed, which may be empty")
 	}
 	for i := range req.Items {
 		req.Items[i].Group = groupOrDefault(group)
@@ -163,10 +172,11 @@ func (p *parser) ackItems() ([]AckItem, error) {
 	items := []AckItem{}
 	p.push("acknowledgments")
 	defer p.pop()
+	var last AckItem
 	err := p.array(func(i int) error {
 		p.at(i)
-		item, err := p.ackObject()
-		items = append(items, item)
+		item, err := p.ackObject(&last)
+		items, last = append(items, item), item
 		return err
 	})
 	return items, err

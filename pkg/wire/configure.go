@@ -1,8 +1,8 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -38,74 +38,84 @@ func optionTypes(key string) (optionType, bool) {
 	return 0, false
 }
 
-// configureFields gathers a configure body while its members come in any order.
-type configureFields struct {
-	seen        map[string]bool
-	queue       string
-	hasQueue    bool
-	merge       bool
-	nested      map[string][]byte // the options object
-	hasNested   bool
-	top         map[string][]byte // option keys at the top level
-	labelsOnTop map[string][]byte
+// optionList holds options in the order they came in.
+type optionList []queueOption
+
+type queueOption struct {
+	key   string
+	kind  optionType
+	value []byte // JSON
 }
 
-// ParseConfigure reads the body of POST /api/v1/configure.
+func (l optionList) has(key string) bool {
+	return slices.ContainsFunc(l, func(o queueOption) bool { return o.key == key })
+}
+
+const (
+	bitConfigureQueue uint = iota
+	bitConfigureMode
+	bitConfigureOptions
+)
+
+// configureFields gathers a configure body while its members come in any order.
+type configureFields struct {
+	seen      uint
+	queue     string
+	merge     bool
+	hasNested bool
+	nested    optionList // of the options object
+	top       optionList // of the top level
+}
+
+// ParseConfigure reads the body of POST /api/v1/configure. The empty queue name
+// is legal here, where a push refuses it.
 func ParseConfigure(body []byte) (ConfigureRequest, error) {
 	p, err := newParser(body)
 	if err != nil {
 		return ConfigureRequest{}, err
 	}
-	f := configureFields{
-		seen: map[string]bool{}, nested: map[string][]byte{}, top: map[string][]byte{}, labelsOnTop: map[string][]byte{},
-	}
-	if err := p.object(func(key []byte) error { return p.configureMember(&f, string(key)) }); err != nil {
+	var f configureFields
+	if err := p.object(func(key []byte) error { return p.configureMember(&f, key) }); err != nil {
 		return ConfigureRequest{}, err
 	}
 	if err := p.finish(); err != nil {
 		return ConfigureRequest{}, err
 	}
-	if !f.hasQueue {
+	if f.seen&(1<<bitConfigureQueue) == 0 {
 		return ConfigureRequest{}, badBody("missing field `queue`: a name is needed")
 	}
 	return ConfigureRequest{Queue: f.queue, Options: f.options(), Merge: f.merge}, nil
 }
 
-func (p *parser) configureMember(f *configureFields, key string) error {
-	kind, isOption := optionTypes(key)
-	known := isOption || key == "queue" || key == "options" || key == "mode"
-	if known && f.seen[key] {
-		return p.fail("key %q is given twice", key)
-	}
-	f.seen[key] = known
-	switch {
-	case key == "queue":
+func (p *parser) configureMember(f *configureFields, key []byte) error {
+	switch string(key) {
+	case KindQueue:
+		if err := p.once(&f.seen, bitConfigureQueue, KindQueue); err != nil {
+			return err
+		}
 		return p.configureQueue(f)
-	case key == "mode":
+	case "mode":
+		if err := p.once(&f.seen, bitConfigureMode, "mode"); err != nil {
+			return err
+		}
 		return p.configureMode(f)
-	case key == "options":
+	case "options":
+		if err := p.once(&f.seen, bitConfigureOptions, "options"); err != nil {
+			return err
+		}
 		return p.configureOptions(f)
-	case isOption && kind == labelOption:
-		value, err := p.option(key, kind)
-		f.labelsOnTop[key] = value
-		return err
-	case isOption:
-		value, err := p.option(key, kind)
-		f.top[key] = value
-		return err
 	}
-	return p.skip()
+	return p.optionMember(&f.top, key)
 }
 
 func (p *parser) configureQueue(f *configureFields) error {
-	p.push("queue")
+	p.push(KindQueue)
 	defer p.pop()
 	if kind := p.dec.PeekKind(); kind != '"' {
 		return p.wrongKind("a string", kind)
 	}
-	f.hasQueue = true
 	var err error
-	f.queue, err = p.name(KindQueue)
+	f.queue, err = p.name(KindQueue, "")
 	return err
 }
 
@@ -115,12 +125,16 @@ func (p *parser) configureMode(f *configureFields) error {
 	if err != nil {
 		return err
 	}
-	switch string(value) {
-	case "null", `"replace"`:
-	case `"merge"`:
+	word := value
+	if value[0] == '"' {
+		word = unquoteKey(value)
+	}
+	switch {
+	case value[0] == 'n', value[0] == '"' && string(word) == "replace":
+	case value[0] == '"' && string(word) == "merge":
 		f.merge = true
 	default:
-		return badRequest(`mode must be "merge" or "replace", got %s`, value)
+		return badRequest(`mode must be "merge" or "replace", got %s`, clip(value))
 	}
 	return nil
 }
@@ -132,19 +146,26 @@ func (p *parser) configureOptions(f *configureFields) error {
 		return p.skip()
 	}
 	f.hasNested = true
-	return p.object(func(key []byte) error {
-		kind, known := optionTypes(string(key))
-		if !known {
-			return p.skip()
-		}
-		if _, twice := f.nested[string(key)]; twice {
-			return p.fail("key %q is given twice", key)
-		}
-		value, err := p.option(string(key), kind)
-		f.nested[string(key)] = value
-		return err
-	})
+	return p.object(func(key []byte) error { return p.optionMember(&f.nested, key) })
 }
+
+// optionMember reads an option into the list, and skips what is none.
+func (p *parser) optionMember(list *optionList, key []byte) error {
+	kind, known := optionTypes(string(key))
+	if !known {
+		return p.skip()
+	}
+	name := string(key)
+	if list.has(name) {
+		return p.fail("key %q is given twice", name)
+	}
+	value, err := p.option(name, kind)
+	*list = append(*list, queueOption{name, kind, value})
+	return err
+}
+
+// int32Range is what the columns of the numbers hold.
+const int32Range = "a whole number from -2147483648 to 2147483647"
 
 // option reads a value of the option's type; null stands for the default.
 func (p *parser) option(key string, want optionType) ([]byte, error) {
@@ -161,43 +182,40 @@ func (p *parser) option(key string, want optionType) ([]byte, error) {
 			return nil, err
 		}
 		if _, err := strconv.ParseInt(string(value), 10, 32); err != nil {
-			return nil, p.fail("%s: a whole number from -2147483648 to 2147483647 is allowed", value)
+			return nil, p.fail("%s is allowed here, got %s", int32Range, clip(value))
 		}
 		return value, nil
 	case want == boolOption && (kind == 't' || kind == 'f'):
 		return p.raw()
 	case want == labelOption && kind == '"':
-		s, err := p.name(key)
+		s, err := p.name(key, "")
 		return appendString(nil, s), err
 	}
 	return nil, p.wrongKind([]string{"a whole number", "true or false", "a string"}[want], kind)
 }
 
 // options is the object that the procedure gets: the options object, or the
-// option keys of the top level when there is none; labels of the top level join
-// when they are not empty and not given inside.
+// option keys of the top level when there is none. Labels of the top level join an
+// options object that does not name them itself, unless they are null or empty,
+// which is how clients leave them out.
 func (f *configureFields) options() json.RawMessage {
-	from := f.top
+	list := f.top
 	if f.hasNested {
-		from = f.nested
-	}
-	for label, value := range f.labelsOnTop {
-		if _, given := from[label]; given {
-			continue
-		}
-		if empty := bytes.Equal(value, []byte("null")) || bytes.Equal(value, []byte(`""`)); !empty || !f.hasNested {
-			from[label] = value
+		list = f.nested
+		for _, o := range f.top {
+			given := string(o.value) != "null" && string(o.value) != `""`
+			if o.kind == labelOption && given && !f.nested.has(o.key) {
+				list = append(list, o)
+			}
 		}
 	}
 	out := []byte{'{'}
-	for key, value := range from {
-		if len(out) > 1 {
+	for i, o := range list {
+		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, '"')
-		out = append(out, key...)
-		out = append(out, `":`...)
-		out = append(out, value...)
+		out = append(appendString(out, o.key), ':')
+		out = append(out, o.value...)
 	}
 	return append(out, '}')
 }

@@ -12,9 +12,22 @@
 //     the sender's business and survive unchanged.
 //   - Payload slices alias the body: the caller keeps the body alive and
 //     unchanged for as long as it uses them.
-//   - A value nested deeper than MaxDepth is refused.
+//   - A value nested deeper than MaxDepth is refused, known or not, and so is an
+//     array of more than MaxElements items, acknowledgements or operations.
 //   - A known key given twice in an envelope or an item is refused; unknown
-//     keys are ignored. null means "not given", except for a payload.
+//     keys are ignored, also those that only another kind of operation knows.
+//     Keys are compared after their escapes are read, and with their case.
+//     null means "not given", except for a payload; so does an empty partition,
+//     transaction id or group.
 //   - Names (queue, partition, group, transaction id, lease id) are limited in
-//     length and hold no control characters; see CheckName.
+//     length and hold no control characters and no unpaired surrogates; see
+//     CheckName. A push needs a queue name, while a configuration takes the empty
+//     one. Prose (the reason of an acknowledgement) is never refused: what
+//     PostgreSQL cannot hold is replaced.
+//
+// And about queries: a value that is not of its parameter's type is refused, the
+// first of a repeated parameter counts, and times that cannot be read are passed
+// on, because a subscription does not fail over them.
+//
+// Every refusal is an *Error that names the place, the fault and what is allowed.
 package wire

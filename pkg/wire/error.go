@@ -22,6 +22,15 @@ func badBody(format string, args ...any) error {
 	return &Error{http.StatusBadRequest, "bad body: " + strings.TrimPrefix(text, "jsontext: ")}
 }
 
+// clip keeps what a client sent short enough for an error text.
+func clip[T string | []byte](sent T) string {
+	const enough = 80
+	if len(sent) <= enough {
+		return string(sent)
+	}
+	return strings.ToValidUTF8(string(sent[:enough]), "") + "…"
+}
+
 func badRequest(format string, args ...any) error {
 	return &Error{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"math"
 	"strconv"
 )
@@ -9,16 +8,31 @@ import (
 // DefaultExtendSeconds is how far a lease is extended when the body says nothing.
 const DefaultExtendSeconds = 60
 
-// ParseExtend reads the body of a lease extension. It never fails: whatever
-// does not say a number of seconds means the default.
+// ParseExtend reads the body of a lease extension. It never fails: whatever does
+// not say a number of seconds means the default. A fraction is cut off, and what
+// is out of range becomes the nearest bound.
 func ParseExtend(body []byte) int {
-	var req struct {
-		Seconds *float64 `json:"seconds"`
-	}
-	if json.Unmarshal(body, &req) != nil || req.Seconds == nil {
+	p, err := newParser(body)
+	if err != nil {
 		return DefaultExtendSeconds
 	}
-	return int(max(1, min(*req.Seconds, math.MaxInt32)))
+	seconds := DefaultExtendSeconds
+	err = p.object(func(key []byte) error {
+		if string(key) != "seconds" || p.dec.PeekKind() != '0' {
+			return p.skip()
+		}
+		value, err := p.raw()
+		if err != nil {
+			return err
+		}
+		sent, _ := strconv.ParseFloat(string(value), 64) // infinite when it is out of range
+		seconds = int(max(1, min(sent, math.MaxInt32)))
+		return nil
+	})
+	if err != nil || p.finish() != nil {
+		return DefaultExtendSeconds
+	}
+	return seconds
 }
 
 // ExtendResult is the outcome of a lease extension.

@@ -12,8 +12,12 @@ const (
 	MaxGroupBytes         = 1024
 	MaxTransactionIDBytes = 1024
 	MaxLeaseIDBytes       = 1024
-	MaxLabelChars         = 255 // namespace and task
-	MaxDepth              = 512 // nesting of a JSON value
+	MaxLabelChars         = 255  // namespace and task
+	MaxSubscriptionBytes  = 2048 // group, namespace and task together: they share an index entry
+	MaxDepth              = 512  // nesting of a JSON value
+	// MaxElements bounds every array of one request, since an element of two
+	// bytes becomes a hundred in memory.
+	MaxElements = 1_000_000
 )
 
 // Fixed names of the wire.
@@ -54,6 +58,9 @@ func nameFault(kind, value string) string {
 			return "longer than 1024 bytes"
 		}
 	}
+	if isPlain(value) {
+		return ""
+	}
 	if !utf8.ValidString(value) {
 		return "not valid UTF-8"
 	}
@@ -63,4 +70,14 @@ func nameFault(kind, value string) string {
 		}
 	}
 	return ""
+}
+
+// isPlain is the quick way out for nearly every name: printable ASCII.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }

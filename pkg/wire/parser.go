@@ -14,7 +14,8 @@ import (
 type parser struct {
 	body []byte
 	dec  *jsontext.Decoder
-	path []step // for error texts: "items[3].payload"
+	buf  bytes.Buffer // what dec reads
+	path []step       // for error texts: "items[3].payload"
 }
 
 // step is one part of the way to the current value; the text is made only when
@@ -27,19 +28,33 @@ type step struct {
 const noIndex = -1
 
 func newParser(body []byte) (*parser, error) {
-	if !utf8.Valid(body) {
+	switch {
+	case !utf8.Valid(body):
 		return nil, badBody("not valid UTF-8")
+	case bytes.HasPrefix(body, []byte("\ufeff")):
+		return nil, badBody("begins with a byte order mark; a JSON object is allowed")
+	case len(bytes.TrimLeft(body, blanks)) == 0:
+		return nil, badBody("empty; a JSON object is needed")
 	}
-	p := &parser{body: body}
-	// Unpaired surrogate escapes count as invalid UTF-8 for the library; raw
-	// bytes have been checked above.
-	p.dec = jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	p := &parser{dec: new(jsontext.Decoder)}
+	p.read(body)
 	return p, nil
+}
+
+const blanks = " \t\r\n"
+
+// read makes the parser begin with a body.
+func (p *parser) read(body []byte) {
+	p.body = body
+	// Unpaired surrogate escapes count as invalid UTF-8 for the library; raw
+	// bytes have been checked before.
+	p.buf = *bytes.NewBuffer(body)
+	p.dec.Reset(&p.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // finish refuses anything after the top-level value.
 func (p *parser) finish() error {
-	rest := bytes.TrimLeft(p.body[p.dec.InputOffset():], " \t\r\n")
+	rest := bytes.TrimLeft(p.body[p.dec.InputOffset():], blanks)
 	if len(rest) > 0 {
 		return badBody("%d bytes follow the JSON object", len(rest))
 	}
@@ -113,6 +128,9 @@ func (p *parser) array(element func(i int) error) error {
 		if kind := p.dec.PeekKind(); kind == ']' || kind == 0 {
 			break
 		}
+		if i == MaxElements {
+			return p.fail("more than %d elements in one request", MaxElements)
+		}
 		if err := element(i); err != nil {
 			return err
 		}
@@ -135,7 +153,7 @@ func unquoteKey(quoted []byte) []byte {
 }
 
 func (p *parser) wrongKind(want string, kind jsontext.Kind) error {
-	if kind == 0 {
+	if kind == 0 || kind == ']' || kind == '}' {
 		// Let the library say what is wrong with the bytes.
 		if _, err := p.dec.ReadToken(); err != nil {
 			return p.syntax(err)
@@ -182,38 +200,80 @@ func (p *parser) skip() error {
 	return err
 }
 
-// freeText takes the next value as prose that is only stored: what PostgreSQL cannot hold
-// is replaced instead of refused.
-func (p *parser) freeText() (string, error) {
+// quoted takes the next value as a string still in quotes; null gives nil.
+func (p *parser) quoted() ([]byte, error) {
 	switch kind := p.dec.PeekKind(); kind {
 	case 'n':
-		return "", p.skip()
+		return nil, p.skip()
 	case '"':
+		return p.raw()
 	default:
-		return "", p.wrongKind("a string", kind)
+		return nil, p.wrongKind("a string", kind)
 	}
-	quoted, err := p.raw()
-	if err != nil {
+}
+
+// verbatim is the text of a quoted string without escapes. Only such a string may
+// be compared as it stands: `a\nb` in the body is not the name `a\nb`.
+func verbatim(quoted []byte) (inner []byte, ok bool) {
+	inner = quoted[1 : len(quoted)-1]
+	return inner, bytes.IndexByte(inner, '\\') < 0
+}
+
+// freeText takes the next value as prose that is only stored: what PostgreSQL
+// cannot hold is replaced instead of refused. previous is as in name.
+func (p *parser) freeText(previous string) (string, error) {
+	quoted, err := p.quoted()
+	if quoted == nil {
 		return "", err
+	}
+	if inner, ok := verbatim(quoted); ok {
+		return shared(inner, previous), nil
 	}
 	s, _ := jsontext.AppendUnquote(nil, quoted) // its error says that a replacement was made
 	return strings.ReplaceAll(string(s), "\x00", "\uFFFD"), nil
 }
 
-// name takes the next value as a name of that kind; null gives "".
-func (p *parser) name(kind string) (string, error) {
-	switch got := p.dec.PeekKind(); got {
-	case 'n':
-		return "", p.skip()
-	case '"':
-	default:
-		return "", p.wrongKind("a string", got)
-	}
-	quoted, err := p.raw()
-	if err != nil {
+// name takes the next value as a name of that kind; null gives "". It shares the
+// memory of previous, a name of the same kind, when they are equal: requests
+// repeat most of their names.
+func (p *parser) name(kind, previous string) (string, error) {
+	quoted, err := p.quoted()
+	if quoted == nil {
 		return "", err
 	}
-	return p.nameOf(kind, quoted)
+	var s string
+	if inner, ok := verbatim(quoted); ok {
+		if s = shared(inner, previous); s == previous {
+			return s, nil // checked when it came first
+		}
+	} else {
+		unquoted, err := jsontext.AppendUnquote(nil, quoted)
+		if err != nil {
+			return "", p.fail("holds an unpaired surrogate")
+		}
+		s = string(unquoted)
+	}
+	if fault := nameFault(kind, s); fault != "" {
+		return "", p.fail("%s", fault)
+	}
+	return s, nil
+}
+
+func shared(text []byte, previous string) string {
+	if string(text) == previous {
+		return previous
+	}
+	return string(text)
+}
+
+// member reads a name under its key, which is also its kind.
+func (p *parser) member(seen *uint, bit uint, kind, previous string) (string, error) {
+	if err := p.once(seen, bit, kind); err != nil {
+		return "", err
+	}
+	p.push(kind)
+	defer p.pop()
+	return p.name(kind, previous)
 }
 
 // once refuses a known key that has been seen.
@@ -225,8 +285,11 @@ func (p *parser) once(seen *uint, bit uint, key string) error {
 	return nil
 }
 
-// tooDeep counts brackets first: few of them cannot nest deeply.
+// tooDeep looks at length and number of brackets first: few cannot nest deeply.
 func tooDeep(value []byte) bool {
+	if len(value) <= MaxDepth {
+		return false
+	}
 	if bytes.Count(value, []byte{'['})+bytes.Count(value, []byte{'{'}) <= MaxDepth {
 		return false
 	}
@@ -247,21 +310,4 @@ func tooDeep(value []byte) bool {
 		}
 	}
 	return false
-}
-
-// nameOf is name for a string whose quoted bytes have been read.
-func (p *parser) nameOf(kind string, quoted []byte) (string, error) {
-	inner := quoted[1 : len(quoted)-1]
-	s := string(inner)
-	if bytes.IndexByte(inner, '\\') >= 0 {
-		unquoted, err := jsontext.AppendUnquote(nil, quoted)
-		if err != nil {
-			return "", p.fail("holds an unpaired surrogate")
-		}
-		s = string(unquoted)
-	}
-	if fault := nameFault(kind, s); fault != "" {
-		return "", p.fail("%s", fault)
-	}
-	return s, nil
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"math"
 	"net/url"
 	"strconv"
@@ -51,7 +52,9 @@ type query struct {
 
 // ParsePopQuery reads the parameters of a pop. A value that is not of its
 // parameter's type refuses the request; unknown parameters are ignored.
-// autopilot is accepted and means nothing here.
+// autopilot is accepted and means nothing here. A timeout of 0 does not wait; its
+// upper bound is that of 32 bits, 24 days: a parked pop costs little, and ends
+// with its connection.
 func ParsePopQuery(values url.Values, d PopDefaults) (PopQuery, error) {
 	q := query{values: values}
 	p := PopQuery{
@@ -61,11 +64,11 @@ func ParsePopQuery(values url.Values, d PopDefaults) (PopQuery, error) {
 		AutoAck:      q.boolean("autoAck"),
 		Wait:         q.boolean("wait"),
 		Timeout:      q.timeout(d.Timeout),
-		Group:        groupOrDefault(q.text(KindGroup, KindGroup)),
+		Group:        groupOrDefault(q.text(KindGroup)),
 		SubMode:      d.SubMode,
-		SubFrom:      q.text("subscriptionFrom", "subscriptionFrom"),
-		Namespace:    q.text(KindNamespace, KindNamespace),
-		Task:         q.text(KindTask, KindTask),
+		SubFrom:      q.instant("subscriptionFrom"),
+		Namespace:    q.text(KindNamespace),
+		Task:         q.text(KindTask),
 	}
 	q.boolean("autopilot")
 	if q.boolean("conflation") && q.err == nil {
@@ -74,7 +77,10 @@ func ParsePopQuery(values url.Values, d PopDefaults) (PopQuery, error) {
 	if p.Batch <= 0 {
 		p.Batch = DefaultBatch
 	}
-	if mode := q.text("subscriptionMode", "subscriptionMode"); mode != "" {
+	if len(p.Group)+len(p.Namespace)+len(p.Task) > MaxSubscriptionBytes && q.err == nil {
+		q.err = badRequest("consumerGroup, namespace and task: longer than %d bytes together", MaxSubscriptionBytes)
+	}
+	if mode := values.Get("subscriptionMode"); mode != "" {
 		p.SubMode = normaliseMode(mode)
 	}
 	return p, q.err
@@ -91,7 +97,7 @@ func normaliseMode(sent string) string {
 
 func (q *query) fail(name, value, allowed string) {
 	if q.err == nil {
-		q.err = badRequest("%s=%q: %s is allowed", name, value, allowed)
+		q.err = badRequest("%s=%q: %s is allowed", name, clip(value), allowed)
 	}
 }
 
@@ -101,7 +107,10 @@ func (q *query) integer(name string, def int) int {
 	}
 	v := q.values.Get(name)
 	n, err := strconv.ParseInt(v, 10, 32)
-	if err != nil {
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		q.fail(name, v, int32Range)
+	case err != nil:
 		q.fail(name, v, "a whole number")
 	}
 	return int(n)
@@ -128,13 +137,27 @@ func (q *query) timeout(def time.Duration) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-func (q *query) text(name, kind string) string {
-	v := q.values.Get(name)
+// text reads a name, whose kind is also the parameter's name.
+func (q *query) text(kind string) string {
+	v := q.values.Get(kind)
 	if err := CheckName(kind, v); err != nil && q.err == nil {
 		q.err = err
 	}
 	return v
 }
+
+// instant never refuses: a first contact must not fail on a time that cannot be
+// read, and what could not even be sent to the database is none.
+func (q *query) instant(name string) string {
+	v := q.values.Get(name)
+	if nameFault(name, v) != "" {
+		return unreadable
+	}
+	return v
+}
+
+// unreadable stands for a time that no database would take as text.
+const unreadable = "unreadable"
 
 // PopHeader is what all messages of one answer share.
 type PopHeader struct {
@@ -172,8 +195,6 @@ func AppendPopStart(dst []byte, h PopHeader) []byte {
 	dst = appendString(dst, h.LeaseID)
 	dst = append(dst, `,"consumerGroup":`...)
 	dst = appendString(dst, h.Group)
-	dst = append(dst, `,"partitionsClaimed":`...)
-	dst = strconv.AppendInt(dst, int64(h.PartitionsClaimed), 10)
 	return append(dst, `,"messages":[`...)
 }
 
@@ -212,4 +233,8 @@ func AppendPopMessage(dst []byte, first bool, h PopHeader, m PopMessage) []byte 
 }
 
 // AppendPopEnd closes the answer of a pop.
-func AppendPopEnd(dst []byte) []byte { return append(dst, "]}"...) }
+func AppendPopEnd(dst []byte, h PopHeader) []byte {
+	dst = append(dst, `],"partitionsClaimed":`...)
+	dst = strconv.AppendInt(dst, int64(h.PartitionsClaimed), 10)
+	return append(dst, '}')
+}

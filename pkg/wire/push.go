@@ -15,6 +15,10 @@ type PushItem struct {
 	Payload       []byte // aliases the body
 }
 
+// minPushItem is the length of the shortest item, with its comma. It bounds what is
+// allocated ahead for a body that merely looks like one of many items.
+const minPushItem = len(`{"queue":"q","payload":1},`)
+
 // ParsePush reads the body of POST /api/v1/push. A single bad item refuses the
 // whole request; the error says which and why.
 func ParsePush(body []byte) ([]PushItem, error) {
@@ -22,7 +26,7 @@ func ParsePush(body []byte) ([]PushItem, error) {
 	if err != nil {
 		return nil, err
 	}
-	items := make([]PushItem, 0, bytes.Count(body, []byte(`"payload"`)))
+	items := make([]PushItem, 0, min(bytes.Count(body, []byte(`"payload"`)), len(body)/minPushItem))
 	found := false
 	err = p.object(func(key []byte) error {
 		if string(key) != "items" {
@@ -42,7 +46,7 @@ func ParsePush(body []byte) ([]PushItem, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, badBody("missing field `items`")
+		return nil, badBody("missing field `items`: an array of messages is needed, which may be empty")
 	}
 	return items, nil
 }
@@ -120,26 +124,6 @@ func (p *parser) pushMember(f *pushFields, key []byte, last *PushItem, tx bool) 
 		return false, nil
 	}
 	return true, err
-}
-
-// member reads a name under its key.
-func (p *parser) member(seen *uint, bit uint, kind, previous string) (string, error) {
-	if err := p.once(seen, bit, kind); err != nil {
-		return "", err
-	}
-	p.push(kind)
-	defer p.pop()
-	if previous != "" && p.dec.PeekKind() == '"' {
-		quoted, err := p.raw()
-		if err != nil {
-			return "", err
-		}
-		if string(quoted[1:len(quoted)-1]) == previous {
-			return previous, nil
-		}
-		return p.nameOf(kind, quoted)
-	}
-	return p.name(kind)
 }
 
 func (p *parser) payload(seen *uint, bit uint, key string) ([]byte, error) {

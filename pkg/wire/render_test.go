@@ -56,16 +56,32 @@ func TestAPopIsRendered(t *testing.T) {
 	body = wire.AppendPopMessage(body, false, h, wire.PopMessage{
 		ID: id, TransactionID: "u", TraceID: id, HasTrace: true, Data: []byte("null"), ProducerSub: "me", CreatedAt: "C", PartitionID: "pid", Partition: "p", Attempt: 2,
 	})
-	body = wire.AppendPopEnd(body)
-	require.Equal(t, `{"success":true,"queue":"q","partition":"p","partitionId":"pid","leaseId":"lease","consumerGroup":"g","partitionsClaimed":1,"messages":[`+
+	body = wire.AppendPopEnd(body, h)
+	require.Equal(t, `{"success":true,"queue":"q","partition":"p","partitionId":"pid","leaseId":"lease","consumerGroup":"g","messages":[`+
 		`{"id":"`+traceText+`","transactionId":"t","traceId":null,"data":{"n" : 7},"producerSub":null,"createdAt":"2026-03-01T08:00:00.000123Z",`+
 		`"partitionId":"pid","partition":"p","leaseId":"lease","consumerGroup":"g","deliveryAttempt":1},`+
 		`{"id":"`+traceText+`","transactionId":"u","traceId":"`+traceText+`","data":null,"producerSub":"me","createdAt":"C",`+
-		`"partitionId":"pid","partition":"p","leaseId":"lease","consumerGroup":"g","deliveryAttempt":2}]}`, string(body))
+		`"partitionId":"pid","partition":"p","leaseId":"lease","consumerGroup":"g","deliveryAttempt":2}],"partitionsClaimed":1}`, string(body))
 	require.True(t, json.Valid(body))
 }
 
 func TestErrorsAreRendered(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `{"error":"a\n\"b\""}`, string(wire.AppendError(nil, "a\n\"b\"")))
+}
+
+func TestStringsAreEscaped(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]string{
+		"":                      `""`,
+		`"\`:                    `"\"\\"`,
+		"\b\f\n\r\t\x00\x1f":    `"\b\f\n\r\t\u0000\u001f"`,
+		"<a>&'/":                `"<a>&'/"`,
+		"é🐝\u2028\x7f\u0085":    "\"é🐝\u2028\x7f\u0085\"",
+		"cut\xff short\xe2\x82": "\"cut\ufffd short\ufffd\ufffd\"",
+	} {
+		got := string(wire.AppendError(nil, s))
+		require.Equal(t, `{"error":`+want+`}`, got)
+		require.True(t, json.Valid([]byte(got)))
+	}
 }

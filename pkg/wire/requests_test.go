@@ -1,11 +1,12 @@
 package wire_test
 
 import (
-	"encoding/json"
+	"bytes"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,23 @@ func TestAckDefaults(t *testing.T) {
 	require.Equal(t, wire.AckItem{
 		TransactionID: "t", PartitionID: "p", LeaseID: "l", Error: "a\uFFFDb\uFFFD", Group: "g", Status: "failed",
 	}, req.Items[0])
+}
+
+// What an item shares with the one before must not stick to it.
+func TestAcksOfABatchAreIndependent(t *testing.T) {
+	t.Parallel()
+	req, err := wire.ParseAckBatch([]byte(`{"acknowledgments":[
+		{"transactionId":"a","partitionId":"p\\t","leaseId":"l\\u0061","status":"failed","error":"e"},
+		{"transactionId":"b","partitionId":"p\t","leaseId":"l\u0061"},
+		{"transactionId":"c","partitionId":"p\t","leaseId":"la","status":"dlq","error":"e"},
+		{}]}`))
+	require.NoError(t, err)
+	require.Equal(t, []wire.AckItem{
+		{TransactionID: "a", PartitionID: `p\t`, LeaseID: `l\u0061`, Status: "failed", Error: "e", Group: "__QUEUE_MODE__"},
+		{TransactionID: "b", PartitionID: "p\t", LeaseID: "la", Status: "completed", Group: "__QUEUE_MODE__"},
+		{TransactionID: "c", PartitionID: "p\t", LeaseID: "la", Status: "dlq", Error: "e", Group: "__QUEUE_MODE__"},
+		{Status: "completed", Group: "__QUEUE_MODE__"},
+	}, req.Items)
 }
 
 func TestABatchHasOneGroup(t *testing.T) {
@@ -108,6 +126,51 @@ func TestTransactionsAreFlattened(t *testing.T) {
 	require.True(t, req.HasRiders)
 }
 
+// An operation's type decides which of its members mean something.
+func TestMembersOfTheOtherOperationAreUnknown(t *testing.T) {
+	t.Parallel()
+	req, err := wire.ParseTransaction([]byte(`{"operations" : [
+		{"queue":5,"partition":[],"payload":1,"payload":2,"traceId":"junk","items":7,"type":"ack","transactionId":"t"} ,
+		{"status":5,"error":{},"leaseId":[],"partitionId":1,"consumerGroup":false,"transactionId":"u","\u0074ype":"pu\u0073h","queue":"q","items":null,"data":[1]},
+		{"items":[{"queue":"q","payload":` + nested(512) + `,"status":5}],"type":"push"}]}`))
+	require.NoError(t, err)
+	require.Equal(t, []wire.TxOp{
+		{Kind: wire.TxAck, Ack: wire.AckItem{TransactionID: "t", Status: "completed", Group: "__QUEUE_MODE__"}},
+		{Push: wire.PushItem{Queue: "q", Partition: "Default", TransactionID: "u", Payload: []byte("[1]")}},
+		{Push: wire.PushItem{Queue: "q", Partition: "Default", Payload: []byte(nested(512))}},
+	}, req.Ops)
+}
+
+func TestPayloadOfATransactionBeatsItsAlias(t *testing.T) {
+	t.Parallel()
+	body := []byte(`{"operations":[{"type":"push","queue":"q","data":1,"payload":{"k" : null}},{"type":"push","queue":"q","payload":null}]}`)
+	req, err := wire.ParseTransaction(body)
+	require.NoError(t, err)
+	require.Equal(t, `{"k" : null}`, string(req.Ops[0].Push.Payload))
+	require.Equal(t, `null`, string(req.Ops[1].Push.Payload))
+	require.Same(t, &body[bytes.Index(body, []byte(`{"k"`))], &req.Ops[0].Push.Payload[0], "payloads alias the body")
+}
+
+func TestErrorsOfATransactionNameThePlace(t *testing.T) {
+	t.Parallel()
+	const start = `{"operations":[{"type":"ack"},`
+	for body, want := range map[string]string{
+		start + `{"type":"push","items":[{"queue":"q"},{"queue":5}]}]}`:       "operations[1].items[1].queue: a string is allowed here, got a number",
+		start + `{"type":"push","queue":"q","traceId":"no"}]}`:                `operations[1].traceId: "no" is not a UUID`,
+		start + `{"type":"push","queue":"q","payload":` + nested(513) + `}]}`: "operations[1].payload: nested deeper than 512 levels",
+		start + `{"type":"push","items":[],"items":[]}]}`:                     `operations[1]: key "items" is given twice`,
+		start + `{"type":"ack","status":"ok","status":null}]}`:                `operations[1]: key "status" is given twice`,
+		start + `7]}`:         "operations[1]: an object is allowed here, got a number",
+		start + `{"type":}]}`: `invalid character '}' at start of value within "/operations/1/type" after offset 38`,
+		start + `{"type":"ack"}],"requiredLeases":["a",{}]}`: "requiredLeases[1]: a string is allowed here, got an object",
+		`{"operations":[]}`: "operations: empty; at least one push or ack operation is needed",
+		`{}`:                "missing field `operations`: an array of push and ack operations is needed",
+	} {
+		_, err := wire.ParseTransaction([]byte(body))
+		require.EqualError(t, err, "bad body: "+want)
+	}
+}
+
 func TestBadTransactionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{
@@ -130,6 +193,8 @@ func TestExtendNeverFails(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]int{
 		``: 60, `{}`: 60, `null`: 60, `x`: 60, `[]`: 60, `{"seconds":null}`: 60, `{"seconds":"5"}`: 60,
+		`{"Seconds":5}`: 60, `{"seconds":5}x`: 60, `{"seconds":5`: 60, `{"seconds":true}`: 60, "{\"seconds\":5,\"x\":\"\xff\"}": 60,
+		`{"seconds":1e400}`: 2147483647, `{"seconds":0.4}`: 1, ` {"x":{},"seconds":5} `: 5, `{"seconds":5,"seconds":6}`: 6,
 		`{"seconds":5}`: 5, `{"seconds":0}`: 1, `{"seconds":-7}`: 1, `{"seconds":2.9}`: 2, `{"seconds":1e99}`: 2147483647,
 	} {
 		require.Equal(t, want, wire.ParseExtend([]byte(body)), body)
@@ -153,6 +218,10 @@ func TestConfigureFoldsLabelsAndOptions(t *testing.T) {
 		"null options":         {`{"queue":"q","options":null}`, `{}`, false},
 		"merge":                {`{"queue":"q","mode":"merge"}`, `{}`, true},
 		"replace":              {`{"queue":"q","mode":"replace"}`, `{}`, false},
+		"escaped mode":         {`{"queue":"q","mode":"mer\u0067e"}`, `{}`, true},
+		"null on top":          {`{"queue":"q","leaseTime":null,"namespace":null}`, `{"leaseTime":null,"namespace":null}`, false},
+		"one label on top":     {`{"task":"t","options":{"namespace":"m"},"queue":"q"}`, `{"namespace":"m","task":"t"}`, false},
+		"escaped label":        {`{"queue":"q","namespace":"a\"\u0062"}`, `{"namespace":"a\"b"}`, false},
 		"null mode":            {`{"queue":"q","mode":null}`, `{}`, false},
 		"empty queue is legal": {`{"queue":""}`, `{}`, false},
 		"bounds":               {`{"queue":"q","options":{"ttl":2147483647,"priority":-2147483648}}`, `{"ttl":2147483647,"priority":-2147483648}`, false},
@@ -218,6 +287,11 @@ func TestPopQueries(t *testing.T) {
 		"subscriptionMode=new-only":  with(func(q *wire.PopQuery) { q.SubMode = "new" }),
 		"subscriptionMode=anything":  base,
 		"subscriptionMode=":          base,
+		"subscriptionMode=%00":       base,
+		"subscriptionFrom=soon":      with(func(q *wire.PopQuery) { q.SubFrom = "soon" }),
+		"subscriptionFrom=a%00":      with(func(q *wire.PopQuery) { q.SubFrom = "unreadable" }),
+		"subscriptionFrom=%FF":       with(func(q *wire.PopQuery) { q.SubFrom = "unreadable" }),
+		"timeout=2147483647":         with(func(q *wire.PopQuery) { q.Timeout = 2147483647 * time.Millisecond }),
 		"subscriptionFrom=now":       with(func(q *wire.PopQuery) { q.SubFrom = "now" }),
 		"namespace=n&task=t%2Fu":     with(func(q *wire.PopQuery) { q.Namespace, q.Task = "n", "t/u" }),
 		"wait=false&autoAck=false":   base,
@@ -236,77 +310,43 @@ func TestUntypablePopQueriesAreRefused(t *testing.T) {
 	for _, query := range []string{
 		"batch=abc", "batch=", "batch=1.5", "batch=2147483648", "partitions=x", "leaseSeconds=%20", "timeout=-1", "timeout=1s",
 		"wait=1", "wait=yes", "wait=TRUE", "autoAck=", "autopilot=maybe", "conflation=1", "conflation=true",
-		"consumerGroup=a%00b", "consumerGroup=" + strings.Repeat("g", 1025), "consumerGroup=%FF", "namespace=" + strings.Repeat("n", 256),
-		"task=%0A", "subscriptionFrom=%00",
+		"consumerGroup=a%00b", "consumerGroup=" + strings.Repeat("g", 1025), "consumerGroup=%FF", "namespace=" + strings.Repeat("n", 256), "task=%0A",
 	} {
 		values, err := url.ParseQuery(query)
 		require.NoError(t, err)
 		_, err = wire.ParsePopQuery(values, defaults())
 		requireBad(t, err, query)
 	}
-	_, err := wire.ParsePopQuery(url.Values{"batch": {"abc"}}, defaults())
-	require.EqualError(t, err, `batch="abc": a whole number is allowed`)
-}
-
-func FuzzParseTransaction(f *testing.F) {
-	f.Add([]byte(`{"operations":[{"type":"push","items":[{"queue":"q","data":[1]}]},{"type":"ack","transactionId":"t"}],"requiredLeases":["l"]}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		req, err := wire.ParseTransaction(body)
-		if err != nil {
-			requireBad(t, err, string(body))
-			return
-		}
-		for _, op := range req.Ops {
-			if op.Kind == wire.TxPush {
-				require.True(t, json.Valid(op.Push.Payload))
-			}
-		}
-	})
-}
-
-func FuzzParseAck(f *testing.F) {
-	f.Add([]byte(`{"acknowledgments":[{"transactionId":"t","error":"\ud800"}],"consumerGroup":"g"}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, parse := range []func([]byte) (wire.AckRequest, error){wire.ParseAck, wire.ParseAckBatch} {
-			req, err := parse(body)
-			if err != nil {
-				requireBad(t, err, string(body))
-				continue
-			}
-			for i, item := range req.Items {
-				out := wire.AppendAckResults(nil, []wire.AckResult{{Index: i, TransactionID: item.TransactionID, Error: item.Error}})
-				require.True(t, json.Valid(out), "%s", out)
-			}
-		}
-	})
-}
-
-func FuzzParseConfigure(f *testing.F) {
-	f.Add([]byte(`{"queue":"q","namespace":"n","options":{"leaseTime":1}}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		req, err := wire.ParseConfigure(body)
-		if err != nil {
-			requireBad(t, err, string(body))
-			return
-		}
-		require.True(t, json.Valid(req.Options))
-	})
-}
-
-func FuzzPopQuery(f *testing.F) {
-	f.Add("batch=5&wait=true&consumerGroup=g")
-	f.Fuzz(func(t *testing.T, query string) {
+	for query, want := range map[string]string{
+		"batch=abc":             `batch="abc": a whole number is allowed`,
+		"batch=2147483648":      `batch="2147483648": a whole number from -2147483648 to 2147483647 is allowed`,
+		"wait=1":                `wait="1": true or false is allowed`,
+		"timeout=-1":            `timeout="-1": 0 or more milliseconds is allowed`,
+		"consumerGroup=a%0Ab":   "consumerGroup: holds a control character; letters, digits, blanks and punctuation are allowed",
+		"conflation=true":       "conflation is not supported by this broker; leave the parameter out",
+		"batch=x&wait=1":        `batch="x": a whole number is allowed`,
+		"batch=" + long("9999"): `batch="` + long("9999")[:80] + `…": a whole number from -2147483648 to 2147483647 is allowed`,
+	} {
 		values, err := url.ParseQuery(query)
-		if err != nil {
-			return
-		}
-		q, err := wire.ParsePopQuery(values, defaults())
-		if err != nil {
-			requireBad(t, err, query)
-			return
-		}
-		require.Positive(t, q.Batch)
-		require.NotEmpty(t, q.Group)
-		require.GreaterOrEqual(t, q.Timeout, time.Duration(0))
-	})
+		require.NoError(t, err)
+		_, err = wire.ParsePopQuery(values, defaults())
+		require.EqualError(t, err, want)
+	}
+}
+
+func long(part string) string { return strings.Repeat(part, 1000) }
+
+func TestErrorTextsDoNotEchoAWholeRequest(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`{"queue":"q","mode":"` + long("é") + `"}`, `{"queue":"q","options":{"ttl":` + long("9") + `}}`, `{"queue":"q","mode":[` + long("[],") + `[]]}`,
+	} {
+		_, err := wire.ParseConfigure([]byte(body))
+		requireBad(t, err, body)
+		require.Less(t, len(err.Error()), 200)
+		require.True(t, utf8.ValidString(err.Error()))
+	}
+	_, err := wire.ParseTransaction([]byte(`{"operations":[{"type":"push","queue":"q","traceId":"` + long("x") + `"}]}`))
+	require.Error(t, err)
+	require.Less(t, len(err.Error()), 200)
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 )
 
@@ -42,166 +43,170 @@ const (
 	bitTimers
 )
 
+// txParser reads a transaction. An operation's type may come after its other
+// members, and decides what they mean; so each operation is surveyed by the
+// outer parser and then read by the inner one.
+type txParser struct {
+	outer, inner *parser
+	req          TxRequest
+	operations   int // a push of no items is one
+	lastPush     PushItem
+	lastAck      AckItem
+}
+
 // ParseTransaction reads the body of POST /api/v1/transaction. The text of an
 // unknown operation type carries no prefix: clients show it.
 func ParseTransaction(body []byte) (TxRequest, error) {
-	var req TxRequest
 	p, err := newParser(body)
 	if err != nil {
-		return req, err
+		return TxRequest{}, err
 	}
+	t := txParser{outer: p, inner: &parser{dec: new(jsontext.Decoder)}}
 	var seen uint
-	operations := 0
-	err = p.object(func(key []byte) error {
-		switch string(key) {
-		case "operations":
-			if err := p.once(&seen, bitOperations, "operations"); err != nil {
-				return err
-			}
-			var err error
-			operations, err = p.operations(&req)
-			return err
-		case "requiredLeases":
-			if err := p.once(&seen, bitLeases, "requiredLeases"); err != nil {
-				return err
-			}
-			return p.leases(&req)
-		case "kv":
-			return p.rider(&req, &seen, bitKV, "kv")
-		case "timers":
-			return p.rider(&req, &seen, bitTimers, "timers")
-		}
-		return p.skip()
-	})
-	if err != nil {
-		return req, err
+	if err := p.object(func(key []byte) error { return t.member(key, &seen) }); err != nil {
+		return TxRequest{}, err
 	}
 	if err := p.finish(); err != nil {
-		return req, err
+		return TxRequest{}, err
 	}
 	if seen&(1<<bitOperations) == 0 {
-		return req, badBody("missing field `operations`: an array of push and ack operations is needed")
+		return TxRequest{}, badBody("missing field `operations`: an array of push and ack operations is needed")
 	}
-	if operations == 0 && !req.HasRiders {
-		return req, badBody("operations: empty; at least one push or ack operation is needed")
+	if t.operations == 0 && !t.req.HasRiders {
+		return TxRequest{}, badBody("operations: empty; at least one push or ack operation is needed")
 	}
-	return req, nil
+	return t.req, nil
 }
 
-// operations reads the operations and counts them: a push of no items is one.
-func (p *parser) operations(req *TxRequest) (n int, err error) {
-	p.push("operations")
-	defer p.pop()
-	err = p.array(func(i int) error {
-		p.at(i)
-		n++
-		return p.operation(req)
-	})
-	return n, err
+func (t *txParser) member(key []byte, seen *uint) error {
+	p := t.outer
+	switch string(key) {
+	case "operations":
+		if err := p.once(seen, bitOperations, "operations"); err != nil {
+			return err
+		}
+		p.push("operations")
+		defer p.pop()
+		return p.array(func(i int) error {
+			p.at(i)
+			t.operations++
+			return t.operation()
+		})
+	case "requiredLeases":
+		if err := p.once(seen, bitLeases, "requiredLeases"); err != nil {
+			return err
+		}
+		return p.leases(&t.req)
+	case "kv":
+		return p.rider(&t.req, seen, bitKV, "kv")
+	case "timers":
+		return p.rider(&t.req, seen, bitTimers, "timers")
+	}
+	return p.skip()
 }
 
-// operation reads one operation, whose type may come after its other members:
-// members of both kinds are gathered, then the type decides.
-func (p *parser) operation(req *TxRequest) error {
-	var (
-		kind           string
-		typed, hasList bool
-		list           []TxOp
-		flat           pushFields
-		ack            = newAckItem()
-		ackSeen        uint
-		last           PushItem
-	)
-	err := p.object(func(key []byte) error {
-		switch string(key) {
-		case "type":
-			if typed {
-				return p.fail("key %q is given twice", "type")
-			}
-			typed = true
-			return p.operationType(&kind)
-		case "items":
-			if p.dec.PeekKind() == 'n' {
-				return p.skip()
-			}
-			hasList = true
-			var err error
-			list, err = p.txItems(list)
-			return err
-		case "transactionId": // both kinds have one, under the same rules
-			_, err := p.pushMember(&flat, key, &last, true)
-			ack.TransactionID = flat.item.TransactionID
-			return err
-		}
-		if known, err := p.pushMember(&flat, key, &last, true); known || err != nil {
-			return err
-		}
-		if known, err := p.ackMember(&ack, &ackSeen, key); known || err != nil {
-			return err
-		}
-		return p.skip()
-	})
+func (t *txParser) operation() error {
+	body, kind, err := t.outer.survey()
 	if err != nil {
 		return err
 	}
+	t.inner.path = append(t.inner.path[:0], t.outer.path...)
+	t.inner.read(body)
 	switch kind {
 	case "push":
-		if hasList {
-			req.Ops = append(req.Ops, list...)
-			return nil
-		}
-		item, err := p.pushItem(&flat, true)
-		req.Ops = append(req.Ops, TxOp{Kind: TxPush, Push: item, TraceID: flat.traceID, HasTrace: flat.hasTrace})
-		return err
+		return t.push()
 	case "ack":
+		ack, err := t.inner.ackObject(&t.lastAck)
+		t.lastAck = ack
 		ack.Group = groupOrDefault(ack.Group)
-		req.Ops = append(req.Ops, TxOp{Kind: TxAck, Ack: ack})
-		return nil
+		t.req.Ops = append(t.req.Ops, TxOp{Kind: TxAck, Ack: ack})
+		return err
 	}
 	return &Error{http.StatusBadRequest, unknownOperation}
 }
 
-// operationType takes any value: whatever is not a known word is an unknown type.
-func (p *parser) operationType(kind *string) error {
-	quoted, err := p.raw()
+// survey passes over an operation and tells its type, "" for none.
+func (p *parser) survey() (body []byte, kind string, err error) {
+	typed := false
+	before := p.dec.InputOffset()
+	err = p.object(func(key []byte) error {
+		value, err := p.dec.ReadValue()
+		switch {
+		case err != nil:
+			return p.syntax(err)
+		case string(key) != "type":
+			return nil
+		case typed:
+			return p.fail("key %q is given twice", "type")
+		}
+		typed = true
+		if value[0] == '"' { // no other value is a known word
+			kind = string(unquoteKey(value))
+		}
+		return nil
+	})
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	if bytes.HasPrefix(quoted, []byte{'"'}) {
-		*kind = string(unquoteKey(quoted))
-	}
-	return nil
+	body = p.body[before:p.dec.InputOffset():p.dec.InputOffset()]
+	return body[bytes.IndexByte(body, '{'):], kind, nil // blanks and a comma come before
 }
 
-// txItems is pushItems with what only a transaction reads: the data alias and
-// the trace id.
-func (p *parser) txItems(ops []TxOp) ([]TxOp, error) {
+// push reads a push operation: a list of items, or the only one itself.
+func (t *txParser) push() error {
+	p := t.inner
+	hasList := false
+	f, err := p.txFields(&t.lastPush, func(key []byte) error {
+		switch {
+		case string(key) != "items":
+			return p.skip()
+		case hasList:
+			return p.fail("key %q is given twice", "items")
+		case p.dec.PeekKind() == 'n':
+			return p.skip()
+		}
+		hasList = true
+		return t.items()
+	})
+	if err != nil || hasList {
+		return err
+	}
+	return t.add(&f)
+}
+
+// items reads the items of a push operation: those of a push, and what only a
+// transaction takes: the data alias and the trace id.
+func (t *txParser) items() error {
+	p := t.inner
 	p.push("items")
 	defer p.pop()
-	var last PushItem
-	err := p.array(func(i int) error {
+	return p.array(func(i int) error {
 		p.at(i)
-		f, item, err := p.txItem(&last)
-		ops = append(ops, TxOp{Kind: TxPush, Push: item, TraceID: f.traceID, HasTrace: f.hasTrace})
-		last = item
-		return err
+		f, err := p.txFields(&t.lastPush, func([]byte) error { return p.skip() })
+		if err != nil {
+			return err
+		}
+		return t.add(&f)
 	})
-	return ops, err
 }
 
-func (p *parser) txItem(last *PushItem) (pushFields, PushItem, error) {
+func (t *txParser) add(f *pushFields) error {
+	item, err := t.inner.pushItem(f, true)
+	t.lastPush = item
+	t.req.Ops = append(t.req.Ops, TxOp{Kind: TxPush, Push: item, TraceID: f.traceID, HasTrace: f.hasTrace})
+	return err
+}
+
+// txFields reads the members of one item; other gets those it does not know.
+func (p *parser) txFields(last *PushItem, other func(key []byte) error) (pushFields, error) {
 	var f pushFields
 	err := p.object(func(key []byte) error {
 		if known, err := p.pushMember(&f, key, last, true); known || err != nil {
 			return err
 		}
-		return p.skip()
+		return other(key)
 	})
-	if err != nil {
-		return f, f.item, err
-	}
-	item, err := p.pushItem(&f, true)
-	return f, item, err
+	return f, err
 }
 
 // trace reads a trace id: a UUID, or nothing.
@@ -211,13 +216,13 @@ func (p *parser) trace(f *pushFields) error {
 	}
 	p.push("traceId")
 	defer p.pop()
-	s, err := p.freeText()
+	s, err := p.freeText("")
 	if err != nil || s == "" {
 		return err
 	}
 	id, err := uuid.Parse(s)
 	if err != nil {
-		return p.fail("%q is not a UUID", s)
+		return p.fail("%q is not a UUID", clip(s))
 	}
 	f.traceID, f.hasTrace = id, true
 	return nil
@@ -231,7 +236,7 @@ func (p *parser) leases(req *TxRequest) error {
 	}
 	return p.array(func(i int) error {
 		p.at(i)
-		id, err := p.name(KindLease)
+		id, err := p.name(KindLease, "")
 		if id != "" {
 			req.RequiredLeases = append(req.RequiredLeases, id)
 		}

@@ -14,6 +14,9 @@ import (
 // messageOverhead is about what the wire adds to a payload.
 const messageOverhead = 512
 
+// maxReplyOverhead is the most that the wire may add to a reply (design rule 15).
+const maxReplyOverhead = 16 << 20
+
 // render writes the reply into p.body, decoding one segment at a time and
 // copying payload bytes as they are. It leaves p.body nil when nothing was
 // claimed.
@@ -42,7 +45,7 @@ func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 			return err
 		}
 	}
-	p.body = wire.AppendPopEnd(dst)
+	p.body = wire.AppendPopEnd(dst, h)
 	return nil
 }
 
