@@ -22,6 +22,8 @@ const (
 )
 
 // TxRefused is a transaction that was rolled back for what it asked.
+//
+//nolint:errname // it is an answer, named for what became of the transaction
 type TxRefused struct {
 	Reason string
 	Text   string // for the wire; ends with what happened to the transaction
