@@ -153,6 +153,8 @@ func TestPopRespectsALiveLeaseAndTakesOverAnExpiredOne(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []span{{"p", 5, 9}}, spans(popped))
 	require.Equal(t, 1, popped[0].DeliveryAttempt, "another start counts anew")
+	c = b.cursor(pid, "g")
+	require.Equal(t, []int64{5, 1}, []int64{c.AttemptOffset, int64(c.Attempts)})
 }
 
 func TestPopTreatsAnUnfinishedLeaseAsNone(t *testing.T) {
@@ -256,6 +258,12 @@ func TestEmptiedPartitionIsSealed(t *testing.T) {
 	b.start(pid, "g", 3)
 	require.Empty(t, b.specific("hidden", "p", popArgs("g", 5)))
 	require.Equal(t, int64(3), b.cursor(pid, "g").Committed, "segments exist, they are only hidden")
+
+	pid = b.lay("below", "p", laid{0, 5, hour, nil})
+	b.exec(`UPDATE queen.log_partitions SET last_offset = 9 WHERE id = $1`, pid)
+	b.start(pid, "g", 4)
+	require.Empty(t, b.specific("below", "p", popArgs("g", 5)))
+	require.Equal(t, int64(4), b.cursor(pid, "g").Committed, "a lane with any segment is not sealed")
 
 	pid = empty("ahead")
 	b.start(pid, "g", 9)
