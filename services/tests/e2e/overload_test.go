@@ -31,7 +31,8 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 	q := queueName(t)
 	body := fmt.Sprintf(`{"items":[{"queue":%q,"payload":"%s"}]}`, q, strings.Repeat("x", 900000))
 	slow := dial(t, b)
-	slow.send(t, fmt.Sprintf("POST /api/v1/push HTTP/1.1\nHost: queen\nContent-Length: %d\n\n%s", len(body), body[:1000]))
+	slow.send(t, fmt.Sprintf("POST /api/v1/push HTTP/1.1\nHost: queen\nContent-Length: %d\nExpect: 100-continue\n\n", len(body)))
+	require.True(t, strings.HasPrefix(slow.head(t), "HTTP/1.1 100"), "its bytes are reserved now")
 
 	refused := fmt.Appendf(nil, `{"items":[{"queue":%q,"payload":"%s"}]}`, q+"-2", strings.Repeat("y", 200000))
 	a, err := b.Call(t.Context(), http.MethodPost, "/api/v1/push", refused)
@@ -39,7 +40,7 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 	requireOverloaded(t, a)
 	require.False(t, b.DB.HasQueue(t, q+"-2"), "nothing stored")
 
-	_, err = io.WriteString(slow, body[1000:])
+	_, err = io.WriteString(slow, body)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(slow.head(t), "HTTP/1.1 201"), "the slow one is served")
 	a, err = b.Call(t.Context(), http.MethodPost, "/api/v1/push", refused)

@@ -52,7 +52,7 @@ func (c *Client) TryAck(ctx context.Context, group string, acks ...Ack) ([]AckRe
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.Call(ctx, http.MethodPost, "/api/v1/ack/batch", body)
+	a, err := c.callAgain(ctx, http.MethodPost, "/api/v1/ack/batch", body)
 	if err != nil {
 		return nil, err
 	}

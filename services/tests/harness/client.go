@@ -13,8 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requestTimeout bounds one request, long polls included.
-const requestTimeout = 60 * time.Second
+const (
+	// requestTimeout bounds one request, long polls included.
+	requestTimeout = 60 * time.Second
+
+	overloadAttempts = 10
+	overloadPause    = 500 * time.Millisecond
+)
 
 // Client speaks to one broker. It is safe for concurrent use.
 type Client struct {
@@ -62,6 +67,22 @@ func (c *Client) Call(ctx context.Context, method, path string, body []byte, hea
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	return Answer{Status: res.StatusCode, Header: res.Header, Body: text}, err
+}
+
+// callAgain is Call for a client that repeats what an overloaded broker has
+// refused, as the existing clients do, within the same number of attempts.
+func (c *Client) callAgain(ctx context.Context, method, path string, body []byte) (Answer, error) {
+	for attempt := 1; ; attempt++ {
+		a, err := c.Call(ctx, method, path, body)
+		if err != nil || a.Status != http.StatusTooManyRequests || attempt == overloadAttempts {
+			return a, err
+		}
+		select {
+		case <-ctx.Done():
+			return a, ctx.Err()
+		case <-time.After(overloadPause):
+		}
+	}
 }
 
 // Get sends a GET without a body.

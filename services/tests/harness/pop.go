@@ -52,7 +52,7 @@ func PopPartitionPath(queue, partition, query string) string {
 
 // TryPop pops by address; an answer other than 200 and 204 is an error.
 func (c *Client) TryPop(ctx context.Context, path string) (Popped, error) {
-	a, err := c.Call(ctx, http.MethodGet, path, nil)
+	a, err := c.callAgain(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return Popped{}, err
 	}

@@ -34,7 +34,7 @@ func (c *Client) TryPush(ctx context.Context, items ...Item) ([]PushResult, erro
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.Call(ctx, http.MethodPost, "/api/v1/push", body)
+	a, err := c.callAgain(ctx, http.MethodPost, "/api/v1/push", body)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (c *Client) TryTransact(ctx context.Context, tx Transaction) (TxAnswer, err
 	if err != nil {
 		return TxAnswer{}, err
 	}
-	a, err := c.Call(ctx, http.MethodPost, "/api/v1/transaction", body)
+	a, err := c.callAgain(ctx, http.MethodPost, "/api/v1/transaction", body)
 	if err != nil {
 		return TxAnswer{}, err
 	}
