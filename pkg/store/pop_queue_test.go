@@ -405,7 +405,7 @@ func TestWireFormsCarryBlobsInBase64(t *testing.T) {
 	check(call(`queen.log_pop_discover_wire_v1('', '', 'g3', 4, 60, 'w', FALSE, 1, 'all', '')`).Partitions[0])
 
 	empty := call(`queen.log_pop_specific_v1('q', 'nowhere', 'g1', 4, 60, 'w', FALSE, 'all', '')`)
-	require.Equal(t, "", *empty.ID)
+	require.Empty(t, *empty.ID)
 	require.NotNil(t, empty.Segments)
 	leased := call(`queen.log_pop_specific_v1('q', 'p', 'g1', 4, 60, 'w', FALSE, 'all', '')`)
 	require.Empty(t, leased.Segments)
