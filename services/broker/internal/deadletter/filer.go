@@ -70,7 +70,7 @@ func (f *Filer) File(ctx context.Context, deadline time.Time, p Poison) (refusal
 func (f *Filer) letter(ctx context.Context, deadline time.Time, p Poison) (store.DeadLetter, string, error) {
 	var seg store.Segment
 	var found bool
-	err := retry.Do(ctx, deadline, func(ctx context.Context) error {
+	err := retry.Read(ctx, deadline, func(ctx context.Context) error {
 		var err error
 		seg, found, err = f.store.SegmentAt(ctx, p.PartitionID, p.Offset)
 		return err

@@ -121,7 +121,7 @@ func TestOutcomes(t *testing.T) {
 		"segment gone":    {func(f *fakeStore, _ *deadletter.Poison) { f.found = false }, "dlq rejected", nil, 0},
 		"segment corrupt": {func(f *fakeStore, _ *deadletter.Poison) { f.segment.Blob = f.segment.Blob[:9] }, "dlq rejected", nil, 0},
 		"aborts in passing": {func(f *fakeStore, _ *deadletter.Poison) {
-			f.segErrs = []error{errAborted}
+			f.segErrs = []error{errAborted, errLost}
 			f.answers = []any{errAborted, ok}
 		}, "", nil, 2},
 		"lease gone":                        {func(f *fakeStore, _ *deadletter.Poison) { f.answers = []any{gone} }, leaseGone, nil, 1},

@@ -43,6 +43,8 @@ type fakeStore struct {
 	fail func(call int, segments []store.PushSegment) (committed bool, err error)
 	// settingsErr fails QueueSettings.
 	settingsErr error
+	// settingsErrs fails one QueueSettings each, before that.
+	settingsErrs []error
 	// gone makes SegmentAt find nothing.
 	gone bool
 }
@@ -121,6 +123,11 @@ func (f *fakeStore) QueueSettings(_ context.Context, _ uuid.UUID, queue string) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	window, set := f.windows[queue]
+	if len(f.settingsErrs) > 0 {
+		err := f.settingsErrs[0]
+		f.settingsErrs = f.settingsErrs[1:]
+		return store.QueueSettings{}, false, err
+	}
 	return store.QueueSettings{DedupWindow: window}, set, f.settingsErr
 }
 

@@ -69,6 +69,14 @@ func TestLostAnswers(t *testing.T) {
 		require.NotEmpty(t, rs[0].Error)
 		require.Len(t, b.stored(t, "off", "a"), 2, "stored once each, by the call whose answer was lost")
 	})
+	t.Run("a window is read again when that answer is lost too", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, push.Config{})
+		b.store.fail, b.store.settingsErrs = loseFirst, []error{errLost}
+		rs := b.push(t, item("q", "a", "x", "1"))
+		require.Equal(t, []string{"queued"}, statuses(rs))
+		require.Len(t, b.stored(t, "q", "a"), 1)
+	})
 	t.Run("an unknown window counts as none", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, push.Config{})

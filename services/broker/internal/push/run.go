@@ -128,7 +128,7 @@ func (r *request) windowOpen(ctx context.Context, queue string) (bool, error) {
 		return open, nil
 	}
 	var open bool
-	err := retry.Do(ctx, r.deadline, func(ctx context.Context) error {
+	err := retry.Read(ctx, r.deadline, func(ctx context.Context) error {
 		settings, found, err := r.Store.QueueSettings(ctx, r.tenant, queue)
 		open = !found || settings.DedupWindow > 0
 		return err

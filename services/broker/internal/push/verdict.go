@@ -125,7 +125,7 @@ func (r *request) idsOf(seg store.Segment, dups []store.Dup, order []int, ids []
 }
 
 func (r *request) segmentAt(ctx context.Context, partition uuid.UUID, offset int64) (seg store.Segment, found bool, err error) {
-	err = retry.Do(ctx, r.deadline, func(ctx context.Context) error {
+	err = retry.Read(ctx, r.deadline, func(ctx context.Context) error {
 		var err error
 		seg, found, err = r.Store.SegmentAt(ctx, partition, offset)
 		return err

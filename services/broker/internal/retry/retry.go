@@ -39,6 +39,16 @@ func Do(ctx context.Context, deadline time.Time, op func(context.Context) error)
 	}
 }
 
+// Read is Do for a call that changes nothing: a lost answer is no reason to stop.
+func Read(ctx context.Context, deadline time.Time, op func(context.Context) error) error {
+	for attempt := 0; ; attempt++ {
+		err := op(ctx)
+		if err == nil || store.Classify(err) == store.Permanent || !Pause(ctx, attempt, deadline) {
+			return err
+		}
+	}
+}
+
 // Pause waits before the attempt after attempt (counted from 0), with jitter so
 // that transactions that collided do not collide again. It reports false, without
 // waiting, when the pause would outlast the deadline, and when ctx ends.

@@ -42,6 +42,30 @@ func TestDefinite(t *testing.T) {
 	}
 }
 
+func TestReadRepeatsAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			err   error
+			calls int
+		}{
+			"no answer in time":      {context.DeadlineExceeded, 2},
+			"session ended":          {sqlState("57P01"), 2},
+			"refused by a procedure": {sqlState("P0001"), 1},
+		} {
+			calls := 0
+			err := retry.Read(t.Context(), time.Now().Add(time.Second), func(context.Context) error {
+				if calls++; calls == 1 {
+					return c.err
+				}
+				return nil
+			})
+			require.Equal(t, c.calls, calls, name)
+			require.Equal(t, c.calls == 1, err != nil, name)
+		}
+	})
+}
+
 func TestDoRepeatsUntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
