@@ -77,7 +77,7 @@ func (p *poll) lookAfterHold(ctx context.Context, how mode) error {
 		}
 	}
 	err := p.look(ctx, claim)
-	if p.count >= p.req.Query.Batch {
+	if p.count >= p.budget() {
 		p.holds.full.Add(topic, struct{}{})
 	} else {
 		p.holds.full.Remove(topic)

@@ -96,7 +96,7 @@ func (p *poll) claim(ctx context.Context) error {
 func (p *poll) call(ctx context.Context) ([]store.Popped, error) {
 	q := &p.req.Query
 	args := store.Pop{
-		Tenant: p.req.Tenant, Group: q.Group, Budget: q.Batch, LeaseSeconds: q.LeaseSeconds,
+		Tenant: p.req.Tenant, Group: q.Group, Budget: p.budget(), LeaseSeconds: q.LeaseSeconds,
 		Worker: p.worker, AutoAck: q.AutoAck, MaxPartitions: q.Partitions,
 		SubMode: q.SubMode, SubFrom: q.SubFrom,
 	}
@@ -108,6 +108,13 @@ func (p *poll) call(ctx context.Context) ([]store.Popped, error) {
 	default:
 		return p.Store.PopWildcard(ctx, p.req.Queue, args)
 	}
+}
+
+// budget is the batch, cut where the wire's own part of that many messages would
+// fill a reply: the database bounds their payloads only.
+func (p *poll) budget() int {
+	each := messageOverhead + len(p.req.Query.Group) + len(p.req.Partition)
+	return min(p.req.Query.Batch, maxReplyOverhead/each)
 }
 
 // pending is the cheap probe; true may be wrong, false never is.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,6 +111,21 @@ func TestEmptyPopIsNil(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, body)
 	require.Equal(t, 1, b.store.count("wildcard"))
+}
+
+func TestHugeBatchesAreCutToWhatAReplyMayHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	q := query(false, 0)
+	q.Batch = 1 << 30
+	for _, group := range []string{"g", strings.Repeat("g", 1024)} {
+		q.Group = group
+		_, err := b.svc.Pop(t.Context(), wildcard(q))
+		require.NoError(t, err)
+		asked := b.store.calls[len(b.store.calls)-1].args.Budget
+		require.LessOrEqual(t, asked*(400+len(group)), 16<<20)
+		require.Greater(t, asked, 10_000)
+	}
 }
 
 func TestReplySplicesPayloadsOfEveryClaimedPartition(t *testing.T) {
