@@ -109,9 +109,12 @@ func (b *bundle) planPushes(sub string, ids []uuid.UUID) error {
 	return nil
 }
 
-// planAcks makes one ack of all operations on one (partition, group, lease).
+// planAcks makes one ack of all operations on one (partition, group, lease). An
+// operation without a lease joins one that names its own: a second ack would find
+// the lease that the first one has ended.
 func (b *bundle) planAcks() {
 	byKey := make(map[ackKey]int)
+	named := b.namedLeases()
 	for i := range b.req.Ops {
 		op := &b.req.Ops[i]
 		if op.Kind != wire.TxAck {
@@ -124,11 +127,14 @@ func (b *bundle) planAcks() {
 			return
 		}
 		key := ackKey{id, op.Ack.Group, op.Ack.LeaseID}
+		if key.lease == "" {
+			key.lease = named[key]
+		}
 		n, ok := byKey[key]
 		if !ok {
 			n = len(b.tx.Acks)
 			byKey[key] = n
-			b.tx.Acks = append(b.tx.Acks, b.lease(store.TxAck{PartitionID: id, Group: op.Ack.Group}, op.Ack.LeaseID))
+			b.tx.Acks = append(b.tx.Acks, b.lease(store.TxAck{PartitionID: id, Group: op.Ack.Group}, key.lease))
 			b.acks = append(b.acks, nil)
 		}
 		a := &b.tx.Acks[n]
@@ -136,6 +142,23 @@ func (b *bundle) planAcks() {
 		a.Statuses = append(a.Statuses, store.AckStatus(op.Ack.Status))
 		b.acks[n] = append(b.acks[n], i)
 	}
+}
+
+// namedLeases is the first lease that operations name for each (partition, group).
+func (b *bundle) namedLeases() map[ackKey]string {
+	named := make(map[ackKey]string)
+	for i := range b.req.Ops {
+		op := &b.req.Ops[i]
+		if op.Kind != wire.TxAck || op.Ack.LeaseID == "" {
+			continue
+		}
+		// One that cannot be read refuses the bundle anyway.
+		id, _ := lanes.ParseID(op.Ack.PartitionID)
+		if key := (ackKey{id, op.Ack.Group, ""}); named[key] == "" {
+			named[key] = op.Ack.LeaseID
+		}
+	}
+	return named
 }
 
 // lease says which lease an ack needs: the one its operations name, else one of
