@@ -311,6 +311,7 @@ func TestUntypablePopQueriesAreRefused(t *testing.T) {
 		"batch=abc", "batch=", "batch=1.5", "batch=2147483648", "partitions=x", "leaseSeconds=%20", "timeout=-1", "timeout=1s",
 		"wait=1", "wait=yes", "wait=TRUE", "autoAck=", "autopilot=maybe", "conflation=1", "conflation=true",
 		"consumerGroup=a%00b", "consumerGroup=" + strings.Repeat("g", 1025), "consumerGroup=%FF", "namespace=" + strings.Repeat("n", 256), "task=%0A",
+		"consumerGroup=" + strings.Repeat("g", 1024) + "&namespace=" + strings.Repeat("%E2%98%83", 255) + "&task=" + strings.Repeat("%E2%98%83", 255),
 	} {
 		values, err := url.ParseQuery(query)
 		require.NoError(t, err)

@@ -176,6 +176,23 @@ func TestPushesBecomeOneSegmentPerLane(t *testing.T) {
 	}
 }
 
+func TestAnAckWithoutLeaseJoinsTheOneThatNamesIt(t *testing.T) {
+	t.Parallel()
+	for name, ops := range map[string][]wire.TxOp{
+		"named first": {ackOp("a", pid1, wire.AckCompleted, "l1"), ackOp("b", pid1, wire.AckCompleted, "")},
+		"named last":  {ackOp("a", pid1, wire.AckCompleted, ""), ackOp("b", pid1, wire.AckCompleted, "l1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			require.True(t, b.run(t, []string{"l1"}, ops...).Success)
+			require.Len(t, b.store.calls[0].Acks, 1)
+			require.Equal(t, "l1", b.store.calls[0].Acks[0].Worker)
+			require.Len(t, b.store.calls[0].Acks[0].Hashes, 2)
+		})
+	}
+}
+
 func TestAcksAreGroupedAndCarryTheirLease(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
