@@ -53,6 +53,46 @@ func TestConcurrentBundlesKeepEveryLaneInOrder(t *testing.T) {
 		WHERE last_offset <> (SELECT max(end_offset) FROM queen.log_segments s WHERE s.partition_id = p.id)`))
 }
 
+// Provisioning inserts in the order of the unique keys, whatever the order of
+// the call: a session that waits for the first key holds none of the later ones.
+func TestProvisioningHoldsNothingBeyondWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	const backwards = `SELECT array_agg(n ORDER BY n DESC) FROM (SELECT chr(g) AS n FROM generate_series(65, 90) AS g) AS x`
+	cases := map[string]string{ // $1 is the list of names
+		"queues":     `SELECT queen.log_provision_v1(array_fill('00000000-0000-0000-0000-000000000001'::uuid, ARRAY[cardinality($1::text[])]), $1, '{}')`,
+		"partitions": `SELECT queen.log_provision_v1(array_fill('00000000-0000-0000-0000-000000000001'::uuid, ARRAY[cardinality($1::text[])]), array_fill('q'::text, ARRAY[cardinality($1::text[])]), $1)`,
+	}
+	for name, call := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.configure("q", `{}`, false)
+			var names []string
+			b.one([]any{&names}, backwards)
+			waiter := make(chan error, 1)
+			require.NoError(t, b.db.Do(t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
+				return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, call, names[len(names)-1:]); err != nil {
+						return err
+					}
+					go func() {
+						waiter <- b.db.Do(t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
+							_, err := conn.Exec(ctx, call, names)
+							return err
+						})
+					}()
+					if err := waitUntilBlocked(ctx, tx, 1); err != nil {
+						return err
+					}
+					_, err := tx.Exec(ctx, call, names) // deadlocks when the waiter holds one of them
+					return err
+				})
+			}))
+			require.NoError(t, <-waiter)
+		})
+	}
+}
+
 // Many pushers race with the same id on a cold lane: one of them stores it.
 func TestConcurrentTwinsAreStoredOnce(t *testing.T) {
 	t.Parallel()
