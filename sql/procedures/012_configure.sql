@@ -4,9 +4,8 @@
 -- read it go on. Concurrent creators meet in the unique (tenant_id, name).
 -- Re-applying is safe: CREATE OR REPLACE only.
 
--- Every option with its type, its default and its range; what configure
--- knows, and nothing else. Values outside min..max are refused, then clamped
--- to clamp_min..clamp_max.
+-- Every option that configure knows, with its type, its default and the range
+-- its value is clamped to. What does not fit the type is refused before that.
 CREATE OR REPLACE FUNCTION queen.queue_option_list_v1()
 RETURNS TABLE (
     r_key       TEXT,
