@@ -95,10 +95,11 @@ func (p *poll) claim(ctx context.Context) error {
 
 func (p *poll) call(ctx context.Context) ([]store.Popped, error) {
 	q := &p.req.Query
+	budget := p.budget()
 	args := store.Pop{
-		Tenant: p.req.Tenant, Group: q.Group, Budget: p.budget(), LeaseSeconds: q.LeaseSeconds,
+		Tenant: p.req.Tenant, Group: q.Group, Budget: budget, LeaseSeconds: q.LeaseSeconds,
 		Worker: p.worker, AutoAck: q.AutoAck, MaxPartitions: q.Partitions,
-		SubMode: q.SubMode, SubFrom: q.SubFrom,
+		SubMode: q.SubMode, SubFrom: q.SubFrom, MaxBytes: maxReply - int64(budget*p.overhead()),
 	}
 	switch p.req.Route {
 	case Specific:
@@ -110,11 +111,16 @@ func (p *poll) call(ctx context.Context) ([]store.Popped, error) {
 	}
 }
 
+// overhead is about what the wire adds to each payload of this reply.
+func (p *poll) overhead() int {
+	return messageOverhead + len(p.req.Query.Group) + len(p.req.Partition)
+}
+
 // budget is the batch, cut where the wire's own part of that many messages would
-// fill a reply: the database bounds their payloads only.
+// fill half a reply. What it leaves of the reply is what the database may fill
+// with payloads.
 func (p *poll) budget() int {
-	each := messageOverhead + len(p.req.Query.Group) + len(p.req.Partition)
-	return min(p.req.Query.Batch, maxReplyOverhead/each)
+	return min(p.req.Query.Batch, maxReply/2/p.overhead())
 }
 
 // pending is the cheap probe; true may be wrong, false never is.

@@ -123,8 +123,8 @@ func TestHugeBatchesAreCutToWhatAReplyMayHold(t *testing.T) {
 		_, err := b.svc.Pop(t.Context(), wildcard(q))
 		require.NoError(t, err)
 		asked := b.store.calls[len(b.store.calls)-1].args.Budget
-		require.LessOrEqual(t, asked*(400+len(group)), 16<<20)
-		require.Greater(t, asked, 10_000)
+		require.LessOrEqual(t, int64(asked*(400+len(group)))+b.store.calls[len(b.store.calls)-1].args.MaxBytes, int64(16<<20))
+		require.Greater(t, asked, 5_000)
 	}
 }
 
@@ -193,7 +193,8 @@ func TestRoutesPassTheirScope(t *testing.T) {
 	require.Equal(t, []string{"specific", "q", "p"}, []string{b.store.calls[1].name, b.store.calls[1].queue, b.store.calls[1].partition})
 	require.Equal(t, []string{"discover", "ns", "task"}, []string{b.store.calls[2].name, b.store.calls[2].queue, b.store.calls[2].partition})
 	args := b.store.calls[0].args
-	args.Worker = ""
+	require.Positive(t, args.MaxBytes)
+	args.Worker, args.MaxBytes = "", 0
 	require.Equal(t, store.Pop{
 		Tenant: tenant, Group: "g", Budget: 10, LeaseSeconds: 7, MaxPartitions: 3, SubMode: "new", SubFrom: "now",
 	}, args)

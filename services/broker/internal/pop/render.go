@@ -14,8 +14,9 @@ import (
 // messageOverhead is about what the wire adds to a payload.
 const messageOverhead = 512
 
-// maxReplyOverhead is the most that the wire may add to a reply (design rule 15).
-const maxReplyOverhead = 16 << 20
+// maxReply bounds one reply, unless its first message alone is larger (design
+// rule 15).
+const maxReply = 16 << 20
 
 // render writes the reply into p.body, decoding one segment at a time and
 // copying payload bytes as they are. It leaves p.body nil when nothing was
