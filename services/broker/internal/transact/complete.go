@@ -42,13 +42,17 @@ func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store
 		}
 	}
 	refusal, err := b.Letters.File(ctx, deadline, p)
-	if refusal == "" && err == nil {
-		return true
-	}
-	b.Logger.ErrorContext(ctx, "dead-letter hand-off failed", slog.String(logging.KeyPartitionID, a.PartitionID.String()),
+	place := []any{
+		slog.String(logging.KeyPartitionID, a.PartitionID.String()),
 		slog.String(logging.KeyGroup, a.Group), slog.Int64(logging.KeyOffset, out.Offset),
-		slog.String(logging.KeyReason, refusal), logging.Err(err))
-	return false
+	}
+	switch {
+	case err != nil:
+		b.Logger.ErrorContext(ctx, "dead-letter hand-off failed", append(place, logging.Err(err))...)
+	case refusal != "": // the lane or the lease went away meanwhile: the message redelivers
+		b.Logger.WarnContext(ctx, "dead-letter hand-off was refused", append(place, slog.String(logging.KeyReason, refusal))...)
+	}
+	return refusal == "" && err == nil
 }
 
 func (b *bundle) committed(acks []store.AckOutcome) wire.TxResponse {
