@@ -527,6 +527,8 @@ RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_lanes   UUID[];
+    v_locked  BIGINT;
     v_tenant  UUID := COALESCE((p ->> '_tenant')::UUID, '00000000-0000-0000-0000-000000000001');
     v_pushes  JSONB := COALESCE(NULLIF(p -> 'pushes', 'null'), '[]');
     v_acks    JSONB := COALESCE(NULLIF(p -> 'acks', 'null'), '[]');
@@ -565,19 +567,25 @@ BEGIN
             array_agg(v_tenant), array_agg(u.push ->> 'queue'), array_agg(u.push ->> 'partition'))
         FROM jsonb_array_elements(v_pushes) AS u (push);
     END IF;
-    PERFORM FROM queen.log_partitions AS l
-    WHERE l.id = ANY (ARRAY(
-        SELECT queen.log_partition_id_v1(v_tenant, u.push ->> 'queue', u.push ->> 'partition')
-        FROM jsonb_array_elements(v_pushes) AS u (push)))
-    ORDER BY l.id
-    FOR NO KEY UPDATE;
+    SELECT array_agg(DISTINCT l.id) INTO v_lanes
+    FROM jsonb_array_elements(v_pushes) AS u (push)
+    CROSS JOIN LATERAL queen.log_partition_id_v1(v_tenant, u.push ->> 'queue', u.push ->> 'partition') AS l (id)
+    WHERE l.id IS NOT NULL;
+    PERFORM FROM queen.log_partitions AS l WHERE l.id = ANY (v_lanes) ORDER BY l.id FOR NO KEY UPDATE;
+    GET DIAGNOSTICS v_locked = ROW_COUNT;
+    IF v_locked < cardinality(v_lanes) THEN
+        -- A lane was deleted meanwhile: the next try finds or creates another one.
+        RAISE EXCEPTION 'QTXN locked % of % lanes; transaction rolled back', v_locked, cardinality(v_lanes)
+            USING ERRCODE = '40001';
+    END IF;
 
     FOR r IN
         SELECT u.push, u.push ->> 'queue' AS queue, u.push ->> 'partition' AS partition,
                l.id, q.dedup_window_seconds AS secs, COALESCE((u.push ->> 'verified')::BIGINT, -1) AS verified
         FROM jsonb_array_elements(v_pushes) WITH ORDINALITY AS u (push, ord)
         JOIN queen.queues AS q ON q.tenant_id = v_tenant AND q.name = u.push ->> 'queue'
-        JOIN queen.log_partitions AS l ON l.queue_id = q.id AND l.name = u.push ->> 'partition'
+        -- Only what is locked: a lane that appears now would be locked out of order.
+        JOIN queen.log_partitions AS l ON l.queue_id = q.id AND l.name = u.push ->> 'partition' AND l.id = ANY (v_lanes)
         ORDER BY u.ord
     LOOP
         v_verdict := queen.log_push_one_v1(
