@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -94,8 +95,21 @@ func (s Security) Validate() error {
 			Name: "QUEEN_TENANCY_HEADER", Value: "true", Allowed: "only false (this version has one tenant)",
 		})
 	}
+	if key := s.EncryptionKey.Reveal(); key != "" && !isKey(key) {
+		problems = append(problems, &env.ValueError{
+			Name: "QUEEN_ENCRYPTION_KEY", Value: s.EncryptionKey.String(), Allowed: "64 hexadecimal digits or nothing",
+		})
+	}
 	return errors.Join(problems...)
 }
+
+// isKey tells whether a text can be a 256-bit key.
+func isKey(text string) bool {
+	key, err := hex.DecodeString(text)
+	return err == nil && len(key) == keyBytes
+}
+
+const keyBytes = 32
 
 const (
 	maxBytes = 1 << 40

@@ -63,7 +63,7 @@ func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
 	cleanEnv(t, "PORT", "0", "QUEEN_BIND_ADDR", "0.0.0.0:6632", "QUEEN_MAX_INFLIGHT_BYTES", "1000", "QUEEN_APPLY_SCHEMA", "2",
 		"QUEEN_STMT_TIMEOUT_MS", "100001", "PG_PORT", "x", "DB_POOL_SIZE", "1", "PG_SSL_ROOT_CERT", "/etc/ca.pem",
 		"QUEEN_V2_ZSTD_LEVEL", "23", "POP_WAIT_BACKOFF_MULTIPLIER", "0.5", "DEFAULT_SUBSCRIPTION_MODE", "newest",
-		"JWT_ENABLED", "true", "QUEEN_TENANCY_HEADER", "1", "LOG_LEVEL", "chatty", "QUEEN_OPS_ADDR", "6640")
+		"JWT_ENABLED", "true", "QUEEN_TENANCY_HEADER", "1", "QUEEN_ENCRYPTION_KEY", "s3cret", "LOG_LEVEL", "chatty", "QUEEN_OPS_ADDR", "6640")
 	_, err := config.Load()
 	for _, want := range []string{
 		`PORT="0": a whole number between 1 and 65535 is allowed`,
@@ -78,6 +78,7 @@ func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
 		`POP_WAIT_BACKOFF_MULTIPLIER="0.5": a number between 1 and 1000 is allowed`,
 		`DEFAULT_SUBSCRIPTION_MODE="newest": all or new is allowed`,
 		`JWT_ENABLED="true": only false (this version has no authentication) is allowed`,
+		`QUEEN_ENCRYPTION_KEY="<set:6 chars>": 64 hexadecimal digits or nothing is allowed`,
 		`QUEEN_TENANCY_HEADER="true": only false (this version has one tenant) is allowed`,
 		`LOG_LEVEL="chatty": one level out of trace`,
 		`QUEEN_OPS_ADDR="6640": host:port`,
