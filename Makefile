@@ -13,7 +13,8 @@ BIN      := $(CURDIR)/.bin
 RACE_PACKAGES := ./pkg/... ./services/broker/...
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS := -X github.com/queenmq/queen/pkg/buildinfo.version=$(VERSION)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -X github.com/queenmq/queen/pkg/buildinfo.version=$(VERSION) -X github.com/queenmq/queen/pkg/buildinfo.commit=$(COMMIT)
 
 GOLANGCI := $(BIN)/golangci-lint
 
