@@ -85,7 +85,7 @@ func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	require.ErrorContains(t, err, "configuration: 15 problems\n")
+	require.ErrorContains(t, err, "configuration: 16 problems\n")
 }
 
 func TestBindAddressTakesHostsOnly(t *testing.T) {
@@ -104,7 +104,7 @@ func TestBindAddressTakesHostsOnly(t *testing.T) {
 func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
 	cleanEnv(t, "PG_PASSWORD", "letmein", "QUEEN_MAX_BODY_BYTE", "1", "QUEEN_TEST_PG_URL", "x", "FILE_BUFFER_DIR", "/tmp",
 		"PG_USE_SSL", "on", "PG_SSL_REJECT_UNAUTHORIZED", "off", "QUEEN_SWEEPER_LEASE_MS", "5",
-		"QUEEN_ENCRYPTION_KEY", "00ff00ff")
+		"QUEEN_ENCRYPTION_KEY", strings.Repeat("00ff", 16))
 	got, err := config.Load()
 	require.NoError(t, err)
 	require.Regexp(t, `^queen-[0-9a-f]{8}$`, got.Server.ServerID)
