@@ -14,6 +14,14 @@ func (s *Store) HasPending(ctx context.Context, tenant uuid.UUID, queue, group s
 	return pending, err
 }
 
+// PopEstimate counts, up to limit, what one wildcard pop over at most
+// partitions lanes (0: all) could take now (log_pop_estimate_v1).
+func (s *Store) PopEstimate(ctx context.Context, tenant uuid.UUID, queue, group string, partitions, limit int) (n int, err error) {
+	err = s.scanOne(ctx, "estimate pop", `SELECT queen.log_pop_estimate_v1($1, $2, $3, $4, $5)`,
+		[]any{queue, group, partitions, limit, tenant}, &n)
+	return n, err
+}
+
 // PartitionHasPending is HasPending for one partition
 // (log_partition_has_pending_v1).
 func (s *Store) PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (pending bool, err error) {

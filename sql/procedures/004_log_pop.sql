@@ -1100,6 +1100,36 @@ BEGIN
 END
 $$;
 
+-- How many messages, up to p_limit, one pop over at most p_max_partitions lanes
+-- (0 or less: all) could take now: the fullest lanes that nobody leases. An
+-- estimate, for a pop that waits until its batch is worth claiming: neither
+-- delays nor gaps of retention are looked at.
+CREATE OR REPLACE FUNCTION queen.log_pop_estimate_v1(
+    p_queue TEXT, p_group TEXT, p_max_partitions INTEGER, p_limit BIGINT,
+    p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001')
+RETURNS BIGINT
+LANGUAGE plpgsql STABLE
+SET jit = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT LEAST(COALESCE(sum(x.pending), 0), p_limit)
+        FROM (
+            SELECT p.last_offset - GREATEST(COALESCE(c.committed, -1), p.log_start - 1) AS pending
+            FROM queen.queues AS q
+            LEFT JOIN queen.consumer_watermarks AS w ON w.queue_id = q.id AND w.consumer_group = p_group
+            JOIN queen.log_partitions AS p
+              ON p.queue_id = q.id AND p.last_write_at >= COALESCE(w.last_empty_scan_at, '1970-01-01T00:00:00Z') - interval '2 minutes'
+            LEFT JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = p_group
+            WHERE q.tenant_id = p_tenant AND q.name = p_queue
+              AND p.last_offset > GREATEST(COALESCE(c.committed, -1), p.log_start - 1)
+              AND (c.worker_id IS NULL OR c.lease_expires_at IS NULL OR c.lease_expires_at < clock_timestamp())
+            ORDER BY pending DESC
+            LIMIT NULLIF(GREATEST(p_max_partitions, 0), 0)
+        ) AS x);
+END
+$$;
+
 -- TRUE for an unknown partition and on first contact: the real pop has to take
 -- the seed now.
 CREATE OR REPLACE FUNCTION queen.log_partition_has_pending_v1(

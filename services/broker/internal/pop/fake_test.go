@@ -71,6 +71,22 @@ func (f *fakeStore) probe(name, queue, partition string) (bool, error) {
 	return len(f.claims) > 0 && !time.Now().Before(f.due) || f.hidden, nil
 }
 
+// PopEstimate counts the messages of the next claim.
+func (f *fakeStore) PopEstimate(_ context.Context, _ uuid.UUID, queue, _ string, _, limit int) (int, error) {
+	if pending, err := f.probe("estimate", queue, ""); err != nil || !pending {
+		return 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, c := range f.claims[0] {
+		for _, s := range c.Segments {
+			n += s.Take
+		}
+	}
+	return min(n, limit), nil
+}
+
 func (f *fakeStore) add(claims ...[]store.Popped) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

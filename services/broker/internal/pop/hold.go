@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
-
-	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
 const (
@@ -19,14 +17,15 @@ const (
 	holdQueues = 16384
 	// maxHold is the largest window a queue may ask for.
 	maxHold = time.Minute
+	// holdLooks is how often a hold asks whether the batch is full, within bounds.
+	holdLooks   = 10
+	minHoldLook = 20 * time.Millisecond
+	maxHoldLook = 250 * time.Millisecond
 )
 
-// holds remembers the minPopWaitTime of queues, and which topics were last
-// served a full batch.
+// holds remembers the minPopWaitTime of queues.
 type holds struct {
-	store   Store
 	windows *lru.Cache[holdKey, *window]
-	full    *lru.Cache[wake.Topic, struct{}]
 }
 
 type holdKey struct {
@@ -41,72 +40,68 @@ type window struct {
 	value time.Duration
 }
 
-func newHolds(s Store) (*holds, error) {
+func newHolds() (*holds, error) {
 	windows, err := lru.New[holdKey, *window](holdQueues)
 	if err != nil {
 		return nil, fmt.Errorf("create window cache: %w", err)
 	}
-	full, err := lru.New[wake.Topic, struct{}](holdQueues)
-	if err != nil {
-		return nil, fmt.Errorf("create batch cache: %w", err)
-	}
-	return &holds{store: s, windows: windows, full: full}, nil
+	return &holds{windows: windows}, nil
 }
 
 // lookAfterHold gives the messages of a queue with minPopWaitTime time to gather
-// before they are claimed. The hold takes place before the claim, without slot
-// or connection, since a claimed batch cannot grow. How much is pending is not
-// known cheaply, so a topic whose last batch was full is taken to have a backlog
-// and is not held.
+// before they are claimed: until the batch is full, the window has passed or the
+// deadline has come. The hold takes place before the claim, without slot or
+// connection, since a claimed batch cannot grow.
 func (p *poll) lookAfterHold(ctx context.Context, how mode) error {
 	window := p.window(ctx)
 	if window <= 0 {
 		return p.look(ctx, how)
 	}
-	topic := p.topic()
-	if !p.holds.full.Contains(topic) {
-		pending, err := p.ask(ctx)
-		if err != nil {
-			return err
-		}
-		if !pending && how == probe {
-			return nil
-		}
-		if pending && !p.gather(ctx, window) {
-			return ctx.Err()
-		}
+	n, err := p.estimate(ctx)
+	if err != nil {
+		return err
 	}
-	err := p.look(ctx, claim)
-	if p.count >= p.budget() {
-		p.holds.full.Add(topic, struct{}{})
-	} else {
-		p.holds.full.Remove(topic)
+	if n == 0 && how == probe {
+		return nil
 	}
-	return err
+	if n > 0 && n < p.budget() && !p.gather(ctx, window) {
+		return ctx.Err()
+	}
+	return p.look(ctx, claim)
 }
 
-// ask runs the pending probe by itself.
-func (p *poll) ask(ctx context.Context) (bool, error) {
+// estimate asks how much one claim could take now.
+func (p *poll) estimate(ctx context.Context) (int, error) {
 	release, err := p.admit(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer release()
-	return p.pending(ctx)
+	q := &p.req.Query
+	return p.Store.PopEstimate(ctx, p.req.Tenant, p.req.Queue, q.Group, q.Partitions, p.budget())
 }
 
-// gather waits for the window, at most until the deadline. It reports false when
-// the request ended meanwhile.
+// gather waits until the batch is full or the window has passed, at most until
+// the deadline. It reports false when the request ended meanwhile.
 func (p *poll) gather(ctx context.Context, window time.Duration) bool {
-	t := time.NewTimer(min(window, time.Until(p.deadline)))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-p.Hub.Done():
-		return true // stopping: deliver what there is
-	case <-ctx.Done():
-		return false
+	end := time.NewTimer(min(window, time.Until(p.deadline)))
+	defer end.Stop()
+	look := time.NewTicker(min(max(window/holdLooks, minHoldLook), maxHoldLook))
+	defer look.Stop()
+	for {
+		select {
+		case <-end.C:
+			return true
+		case <-p.Hub.Done():
+			return true // stopping: deliver what there is
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+			// What cannot be learnt now is learnt at the next look, or by the claim.
+			if n, err := p.estimate(ctx); err == nil && n >= p.budget() {
+				return true
+			}
+		}
 	}
 }
 

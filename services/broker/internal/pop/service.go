@@ -62,6 +62,7 @@ type Store interface {
 	PopSpecific(ctx context.Context, queue, partition string, p store.Pop) ([]store.Popped, error)
 	PopDiscover(ctx context.Context, namespace, task string, p store.Pop) ([]store.Popped, error)
 	HasPending(ctx context.Context, tenant uuid.UUID, queue, group string) (bool, error)
+	PopEstimate(ctx context.Context, tenant uuid.UUID, queue, group string, partitions, limit int) (int, error)
 	PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (bool, error)
 	DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (bool, error)
 	QueueSettings(ctx context.Context, tenant uuid.UUID, queue string) (store.QueueSettings, bool, error)
@@ -95,7 +96,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(deps.Meter, &s.parked); err != nil {
 		return nil, fmt.Errorf("create pop metrics: %w", err)
 	}
-	if s.holds, err = newHolds(deps.Store); err != nil {
+	if s.holds, err = newHolds(); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -279,10 +279,10 @@ func TestMinPopWaitHoldsTheClaim(t *testing.T) {
 		q := query(true, 10*time.Second)
 		q.Batch = 2
 		for _, want := range []time.Duration{
-			300 * time.Millisecond, // nothing is known yet
-			0,                      // the last batch was full: a backlog
+			0, // a full batch is there
 			0,
-			300 * time.Millisecond, // the last batch was not
+			300 * time.Millisecond, // one message short
+			0,
 		} {
 			a := <-b.start(t.Context(), wildcard(q))
 			require.NotNil(t, a.body)
@@ -303,6 +303,26 @@ func TestMinPopWaitHoldsTheClaim(t *testing.T) {
 			require.NotNil(t, a.body)
 			require.Zero(t, a.took)
 		}
+	})
+}
+
+func TestMinPopWaitEndsWhenTheBatchIsFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, pop.Config{})
+		b.store.minWait = 10_000
+		b.store.add([]store.Popped{b.claimOf(t, "p", 0, "1")})
+		out := b.start(t.Context(), wildcard(wire.PopQuery{Batch: 2, Wait: true, Timeout: 30 * time.Second, Group: "g"}))
+		time.Sleep(900 * time.Millisecond)
+		synctest.Wait()
+		require.Zero(t, b.store.count("wildcard"), "an under-full batch is not claimed")
+		full := []store.Popped{b.claimOf(t, "p", 0, "1", "2")}
+		b.store.mu.Lock()
+		b.store.claims[0] = full
+		b.store.mu.Unlock()
+		a := <-out
+		require.NotNil(t, a.body)
+		require.Equal(t, time.Second, a.took)
 	})
 }
 
