@@ -27,6 +27,11 @@ type Config struct {
 	Ops      opsserver.Config
 	Postgres pgdb.Config
 	Engine   Engine
+	Fusion   Fusion
+	Dedup    Dedup
+	Hotlist  Hotlist
+	Acks     Acks
+	Budget   Budget
 	Flow     Flow
 	Security Security
 	Logging  logging.Config
@@ -203,6 +208,11 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "operations", &c.Ops)
 	env.Show(ctx, log, "postgres", &c.Postgres, slog.String("ssl_trust", trust), slog.Bool("ssl_verified", verified))
 	env.Show(ctx, log, "engine", &c.Engine, slog.Int("slots", c.Slots()))
+	env.Show(ctx, log, "fusion", &c.Fusion)
+	env.Show(ctx, log, "dedup", &c.Dedup)
+	env.Show(ctx, log, "hotlist", &c.Hotlist)
+	env.Show(ctx, log, "acks", &c.Acks)
+	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)
 	env.Show(ctx, log, "security", &c.Security)
 	env.Show(ctx, log, "logging", &c.Logging)

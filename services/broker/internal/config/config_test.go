@@ -49,6 +49,16 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			SSLVerify: true, PoolSize: 40, StatementTimeout: 30000, ApplicationName: "queen-broker",
 		},
 		Engine: config.Engine{PushDeadline: 10 * time.Second, ZstdLevel: 3, PoolReserve: 8},
+		Fusion: config.Fusion{Shards: 8, Hold: 3 * time.Millisecond, BundleMax: 128, MaxInflight: 1},
+		Dedup:  config.Dedup{Cache: true, CacheMB: 512},
+		Hotlist: config.Hotlist{
+			Enabled: true, Reseed: 30 * time.Second, IdleSweep: 5 * time.Minute, WindowBatch: 100,
+		},
+		Acks: config.Acks{Registry: true, RegistryMB: 64, Fusion: true, FusionHold: 3 * time.Millisecond},
+		Budget: config.Budget{
+			ShareAck: 0.30, SharePop: 0.40, SharePush: 0.25, ShareMaint: 0.05,
+			Tick: 500 * time.Millisecond, TrainGap: 300, NoSync: 64,
+		},
 		Flow: config.Flow{
 			DefaultTimeout: 30 * time.Second, InitialInterval: 100 * time.Millisecond, Threshold: 3, Multiplier: 2,
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
@@ -57,6 +67,28 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	}, got)
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
+	require.Equal(t, 8, got.HotlistShards())
+	require.Equal(t, 8, got.AckShards())
+}
+
+func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
+	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "0",
+		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
+		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5")
+	_, err := config.Load()
+	for _, want := range []string{
+		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_V2_BUNDLE_MAX="1025": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_V2_FUSION_MAX_INFLIGHT="0": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_DEDUP_CACHE_MB="0": a whole number between 1 and 1048576 is allowed`,
+		`QUEEN_HOTLIST_SHARDS="-1": a whole number between 0 and 1024 is allowed`,
+		`QUEEN_HOTLIST_RESEED_MS="999": a number of milliseconds between 1000 and 86400000 is allowed`,
+		`QUEEN_ACK_REGISTRY_MB="0": a whole number between 1 and 1048576 is allowed`,
+		`QUEEN_ADMISSION_MIN="20": at most QUEEN_ADMISSION_MAX (10) is allowed`,
+		`QUEEN_ADMISSION_SHARE_ACK="1.5": a number between 0 and 1 is allowed`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
 }
 
 func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
