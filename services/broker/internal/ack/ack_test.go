@@ -122,7 +122,7 @@ func setup(t *testing.T) *bundle {
 		{TransactionID: "head", Payload: []byte("1")}, {TransactionID: "poison", Payload: []byte("2")},
 	})
 	require.NoError(t, err)
-	b.gate, err = admission.New(admission.Config{Slots: 4, MaxWait: time.Millisecond}, noop.Meter{})
+	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: time.Millisecond}, noop.Meter{})
 	require.NoError(t, err)
 	b.lanes, err = lanes.NewMemo(4)
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,82 +17,51 @@ var ErrOverloaded = errors.New("overloaded")
 // RetryAfter is what a refused client is told to wait before it asks again.
 const RetryAfter = time.Second
 
-// Class is the kind of work a slot is taken for.
-type Class int
-
-// The classes. A transaction counts as a push: both hold lane locks.
-const (
-	Push Class = iota
-	Pop
-	Ack
-	classes
-)
-
-// String returns the name of the class in metrics and logs.
-func (c Class) String() string {
-	return [classes]string{"push", "pop", "ack"}[c]
-}
-
-// wakeOrder is the order in which waiting classes are served when a slot is
-// free: finishing work before handing out work before taking in more.
-func wakeOrder() [classes]Class { return [classes]Class{Ack, Pop, Push} }
-
-// Config sizes a Gate. Zero values take the defaults.
-type Config struct {
-	// Slots is the number of requests admitted at once (default 32). It stays
-	// below the pool's size, so that a slot never waits for a connection.
-	Slots int
-	// Reserved is the number of slots kept for each class whatever the others
-	// do (default Slots/8, at least 1 when there are slots to spare).
-	Reserved int
-	// MaxWaiting is the number of requests that may wait per class (default 4096).
-	MaxWaiting int
-	// MaxWait is how long one of them may wait (default 10 s).
-	MaxWait time.Duration
-}
-
-// Defaults of Config.
-const (
-	SlotsDefault      = 32
-	MaxWaitingDefault = 4096
-	MaxWaitDefault    = 10 * time.Second
-	reservedShare     = 8
-)
+// asideFor is how long a slot is kept for a TryAcquire that was refused: several
+// ticks of those that poll.
+const asideFor = 20 * time.Millisecond
 
 // Gate hands out slots. Take the slot first and the connection second; waiting
 // for anything but the database while holding one starves the others.
 type Gate struct {
-	slots, reserved, maxWaiting int
-	maxWait                     time.Duration
-	metrics                     *metrics
+	cfg     Config
+	metrics *metrics
 
-	mu      sync.Mutex
-	inUse   [classes]int
-	total   int
-	waiting [classes]queue
+	mu     sync.Mutex
+	budget int // slots in use at most
+	total  int // slots in use
+	lanes  [classes]lane
+	live   queue   // the admitted, oldest first
+	turn   float64 // start of the turn dealt last
 }
 
-// New builds a gate. It fails only when an instrument cannot be created.
+// lane is the state of one class.
+type lane struct {
+	inUse   int   // slots, those set aside included
+	waiting queue // requests, and at most one claim
+	claim   *ticket
+	aside   *ticket // a slot kept for the next TryAcquire
+	entered int     // requests that wait for a shared transaction
+	turn    float64 // when its next turn starts, in units of slots
+}
+
+// New builds a gate. It fails when the sizes make no sense or an instrument
+// cannot be created.
 func New(cfg Config, meter metric.Meter) (*Gate, error) {
-	g := &Gate{
-		slots:      cmp.Or(cfg.Slots, SlotsDefault),
-		maxWaiting: cmp.Or(cfg.MaxWaiting, MaxWaitingDefault),
-		maxWait:    cmp.Or(cfg.MaxWait, MaxWaitDefault),
-	}
-	g.reserved = cmp.Or(cfg.Reserved, max(1, g.slots/reservedShare))
-	if g.slots < int(classes) {
-		g.reserved = 0 // too few to set any aside
-	}
-	if g.slots < 1 || g.reserved*int(classes) > g.slots {
-		return nil, fmt.Errorf("size admission: %d slots cannot hold %d for each of %d classes", g.slots, g.reserved, classes)
-	}
-	m, err := newMetrics(meter, g)
+	cfg, err := cfg.resolve()
 	if err != nil {
+		return nil, fmt.Errorf("size admission: %w", err)
+	}
+	g := &Gate{cfg: cfg, budget: cfg.Slots}
+	if g.metrics, err = newMetrics(meter, g); err != nil {
 		return nil, fmt.Errorf("create admission metrics: %w", err)
 	}
-	g.metrics = m
 	return g, nil
 }
+
+// MaxWait is how long a request may wait for its turn. It is for those who keep
+// requests waiting after Enter.
+func (g *Gate) MaxWait() time.Duration { return g.cfg.MaxWait }
 
 // Acquire takes a slot and returns the function that gives it back, to be
 // called exactly once. It returns ErrOverloaded when the bounds are exceeded and
@@ -102,30 +70,33 @@ func (g *Gate) Acquire(ctx context.Context, c Class) (release func(), err error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	t := &ticket{class: c}
 	g.mu.Lock()
-	if g.waiting[c].len == 0 && g.admits(c) {
+	l := &g.lanes[c]
+	if l.waiting.len == 0 && g.admits(c) {
 		g.take(c)
+		g.admit(t)
 		g.mu.Unlock()
-		return func() { g.release(c) }, nil
+		return g.releaser(t), nil
 	}
-	if g.waiting[c].len >= g.maxWaiting {
+	if g.crowded(c) {
 		g.mu.Unlock()
 		g.metrics.refused(ctx, c)
 		return nil, ErrOverloaded
 	}
-	w := &waiter{granted: make(chan struct{})}
-	g.waiting[c].push(w)
+	t.granted = make(chan struct{})
+	l.waiting.push(t)
 	g.mu.Unlock()
-	return g.wait(ctx, c, w)
+	return g.wait(ctx, t)
 }
 
-func (g *Gate) wait(ctx context.Context, c Class, w *waiter) (func(), error) {
-	timer := time.NewTimer(g.maxWait)
+func (g *Gate) wait(ctx context.Context, t *ticket) (func(), error) {
+	timer := time.NewTimer(g.cfg.MaxWait)
 	defer timer.Stop()
 	var err error
 	select {
-	case <-w.granted:
-		return func() { g.release(c) }, nil
+	case <-t.granted:
+		return g.releaser(t), nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timer.C:
@@ -133,50 +104,165 @@ func (g *Gate) wait(ctx context.Context, c Class, w *waiter) (func(), error) {
 	}
 	g.mu.Lock()
 	select {
-	case <-w.granted:
+	case <-t.granted:
 		// Granted while giving up: the slot goes to somebody who wants it.
-		g.give(c)
+		g.live.remove(t)
+		g.give(t.class)
 	default:
-		g.waiting[c].remove(w)
+		g.lanes[t.class].waiting.remove(t)
 	}
 	g.mu.Unlock()
 	if errors.Is(err, ErrOverloaded) {
-		g.metrics.refused(ctx, c)
+		g.metrics.refused(ctx, t.class)
 	}
 	return nil, err
 }
 
-func (g *Gate) release(c Class) {
+// TryAcquire takes a slot if one is to be had without waiting and without
+// overtaking those who wait. After a refusal the class has a place in the queue,
+// so that a caller who tries again within a few milliseconds is not starved.
+func (g *Gate) TryAcquire(c Class) (release func(), ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.give(c)
+	l := &g.lanes[c]
+	if t := l.aside; t != nil {
+		l.aside = nil
+		t.expiry.Stop()
+		g.admit(t)
+		return g.releaser(t), true
+	}
+	if l.waiting.len == 0 && g.admits(c) {
+		t := &ticket{class: c}
+		g.take(c)
+		g.admit(t)
+		return g.releaser(t), true
+	}
+	if l.claim == nil {
+		l.claim = &ticket{class: c}
+		l.waiting.push(l.claim)
+	}
+	return nil, false
+}
+
+// Enter counts a request that waits for a shared transaction, until leave, which
+// is to be called exactly once. It returns ErrOverloaded at once when too many
+// wait already. Whoever keeps the request waiting withdraws it after MaxWait.
+func (g *Gate) Enter(ctx context.Context, c Class) (leave func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	if g.crowded(c) {
+		g.mu.Unlock()
+		g.metrics.refused(ctx, c)
+		return nil, ErrOverloaded
+	}
+	g.lanes[c].entered++
+	g.mu.Unlock()
+	return func() {
+		g.mu.Lock()
+		g.lanes[c].entered--
+		g.mu.Unlock()
+	}, nil
+}
+
+// Commit tells of a transaction that was committed just now.
+func (g *Gate) Commit() {}
+
+// crowded says whether a class has as many waiting requests as it may have.
+func (g *Gate) crowded(c Class) bool {
+	l := &g.lanes[c]
+	return l.waiting.len+l.entered >= g.cfg.MaxWaiting
+}
+
+// admits says whether a class may take a slot.
+func (g *Gate) admits(Class) bool { return g.total < g.budget }
+
+func (g *Gate) take(c Class) {
+	g.lanes[c].inUse++
+	g.total++
+}
+
+// admit puts a ticket whose slot is taken among the admitted.
+func (g *Gate) admit(t *ticket) {
+	t.since = time.Now()
+	g.live.push(t)
+}
+
+func (g *Gate) releaser(t *ticket) func() {
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.live.remove(t)
+		g.give(t.class)
+	}
 }
 
 // give returns a slot and hands on what has become free.
 func (g *Gate) give(c Class) {
-	g.inUse[c]--
+	g.lanes[c].inUse--
 	g.total--
-	for _, next := range wakeOrder() {
-		for g.waiting[next].len > 0 && g.admits(next) {
-			g.take(next)
-			close(g.waiting[next].pop().granted)
+	g.handOn()
+}
+
+// handOn serves those who wait while there are slots.
+func (g *Gate) handOn() {
+	for {
+		c, ok := g.next()
+		if !ok {
+			return
 		}
+		g.take(c)
+		l := &g.lanes[c]
+		t := l.waiting.pop()
+		if t == l.claim {
+			l.claim = nil
+			g.setAside(t)
+			continue
+		}
+		g.admit(t)
+		close(t.granted)
 	}
 }
 
-func (g *Gate) take(c Class) {
-	g.inUse[c]++
-	g.total++
+// setAside keeps a slot that was taken for the next TryAcquire of its class.
+// There is no second one: only a refused TryAcquire leaves a claim, and none is
+// refused while a slot is kept.
+func (g *Gate) setAside(t *ticket) {
+	l := &g.lanes[t.class]
+	l.aside = t
+	t.expiry = time.AfterFunc(asideFor, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if l.aside == t {
+			l.aside = nil
+			g.give(t.class)
+		}
+	})
 }
 
-// admits says whether a class may take a slot: one of its own reserve, or one
-// that is free beyond what the other classes still have in reserve.
-func (g *Gate) admits(c Class) bool {
-	free := g.slots - g.total
-	for other := range classes {
-		if other != c {
-			free -= max(0, g.reserved-g.inUse[other])
+// next picks the class whose waiting request gets the next slot.
+func (g *Gate) next() (Class, bool) {
+	best, found := Class(0), false
+	for _, c := range wakeOrder() {
+		l := &g.lanes[c]
+		if l.waiting.len == 0 || !g.admits(c) {
+			continue
+		}
+		if l.inUse < int(g.cfg.shares[c]*float64(g.budget)) {
+			return c, true
+		}
+		if !found || g.start(c) < g.start(best) {
+			best, found = c, true
 		}
 	}
-	return free > 0
+	if found {
+		g.turn = g.start(best)
+		g.lanes[best].turn = g.turn + 1/g.cfg.shares[best]
+	}
+	return best, found
 }
+
+// start is when the next turn of a class starts: after its previous one, but a
+// class that did not want its turns has none saved up.
+func (g *Gate) start(c Class) float64 { return max(g.turn, g.lanes[c].turn) }

@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,11 +51,11 @@ func enqueue(t *testing.T, g *admission.Gate, c admission.Class, name string, se
 	synctest.Wait()
 }
 
-func TestWaitingEndsAtTheBound(t *testing.T) {
+func TestRule15NobodyQueuesForMoreThanTenSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 4, Reserved: 1})
-		hold(t, g, admission.Push, 2) // one slot each is kept for pop and ack
+		g := setup(t, admission.Config{Slots: 2})
+		hold(t, g, admission.Push, 2)
 		start := time.Now()
 		_, err := g.Acquire(t.Context(), admission.Push)
 		require.ErrorIs(t, err, admission.ErrOverloaded)
@@ -65,7 +66,7 @@ func TestWaitingEndsAtTheBound(t *testing.T) {
 func TestTooManyWaitersAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 4, Reserved: 1, MaxWaiting: 1})
+		g := setup(t, admission.Config{Slots: 2, MaxWaiting: 1})
 		held := hold(t, g, admission.Push, 2)
 		served := make(chan string, 1)
 		enqueue(t, g, admission.Push, "first", served)
@@ -78,32 +79,204 @@ func TestTooManyWaitersAreRefusedAtOnce(t *testing.T) {
 	})
 }
 
-func TestClassesKeepTheirReserve(t *testing.T) {
+func TestOneClassMayTakeTheWholeBudget(t *testing.T) {
 	t.Parallel()
-	g := setup(t, admission.Config{Slots: 8, Reserved: 2})
-	hold(t, g, admission.Push, 4)
-	hold(t, g, admission.Pop, 2)
-	hold(t, g, admission.Ack, 2)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := g.Acquire(ctx, admission.Ack)
-	require.ErrorIs(t, err, context.Canceled)
+	g := setup(t, admission.Config{Slots: 8})
+	hold(t, g, admission.Pop, 8)
+	_, ok := g.TryAcquire(admission.Ack)
+	require.False(t, ok)
 }
 
-func TestAcksAreServedBeforePopsBeforePushes(t *testing.T) {
+func TestAcksAreServedBeforePopsBeforePushesBeforeMaintenance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := setup(t, admission.Config{Slots: 1})
 		held := hold(t, g, admission.Push, 1)
 		served := make(chan string, 4)
+		enqueue(t, g, admission.Maint, "maint", served)
 		enqueue(t, g, admission.Push, "push", served)
-		enqueue(t, g, admission.Pop, "pop 1", served)
-		enqueue(t, g, admission.Pop, "pop 2", served)
+		enqueue(t, g, admission.Pop, "pop", served)
 		enqueue(t, g, admission.Ack, "ack", served)
 		held[0]()
-		for _, want := range []string{"ack", "pop 1", "pop 2", "push"} {
+		for _, want := range []string{"ack", "pop", "push", "maint"} {
 			require.Equal(t, want, <-served)
 		}
+	})
+}
+
+func TestClassesBelowTheirShareAreServedFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 10})
+		acks := hold(t, g, admission.Ack, 8) // their share is 3
+		hold(t, g, admission.Pop, 2)         // 4
+		served := make(chan string, 4)
+		enqueue(t, g, admission.Ack, "ack", served)
+		enqueue(t, g, admission.Push, "push", served)
+		enqueue(t, g, admission.Pop, "pop", served)
+		for i, want := range []string{"pop", "push", "ack"} {
+			acks[i]()
+			require.Equal(t, want, <-served)
+		}
+	})
+}
+
+// load keeps n requests of each class waiting or at work, each for a
+// millisecond, and counts those that were served.
+func load(t *testing.T, g *admission.Gate, n int, duration time.Duration) map[admission.Class]int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	served := map[admission.Class]int{}
+	for _, c := range []admission.Class{admission.Push, admission.Pop, admission.Ack, admission.Maint} {
+		for range n {
+			wg.Go(func() {
+				for {
+					release, err := g.Acquire(ctx, c)
+					if err != nil {
+						return
+					}
+					time.Sleep(time.Millisecond)
+					release()
+					mu.Lock()
+					served[c]++
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return served
+}
+
+// A small pool leaves one or two slots, of which no share makes a whole one.
+func TestNoClassStarvesWhateverTheBudget(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{1, 2, 3, 5, 21, 32} {
+		synctest.Test(t, func(t *testing.T) {
+			g := setup(t, admission.Config{Slots: slots})
+			served := load(t, g, 40, 4*time.Second)
+			total := float64(served[admission.Push] + served[admission.Pop] + served[admission.Ack] + served[admission.Maint])
+			require.InDelta(t, float64(4000*slots), total, float64(100*slots))
+			for c, share := range map[admission.Class]float64{admission.Push: 0.25, admission.Pop: 0.40, admission.Ack: 0.30, admission.Maint: 0.05} {
+				require.InDelta(t, share, float64(served[c])/total, 0.03, "%s of %d", c, slots)
+			}
+		})
+	}
+}
+
+func TestAClassWithoutAShareIsServedLastButServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 1, Shares: admission.Shares{Push: 1}})
+		served := load(t, g, 5, 4*time.Second)
+		require.Greater(t, served[admission.Push], 3500)
+		for _, c := range []admission.Class{admission.Pop, admission.Ack, admission.Maint} {
+			require.Positive(t, served[c], c)
+		}
+	})
+}
+
+func TestTryAcquireNeitherWaitsNorOvertakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 2})
+		first, ok := g.TryAcquire(admission.Push)
+		require.True(t, ok)
+		held := hold(t, g, admission.Ack, 1)
+		served := make(chan string, 1)
+		enqueue(t, g, admission.Push, "waiting", served)
+		start := time.Now()
+		_, ok = g.TryAcquire(admission.Push)
+		require.False(t, ok)
+		require.Zero(t, time.Since(start))
+		first()
+		require.Equal(t, "waiting", <-served)
+		held[0]()
+	})
+}
+
+// The caller tries every few milliseconds, as those do that collect work meanwhile.
+func TestARefusedTryAcquireIsNotStarvedByThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		var others, own int
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				for {
+					release, err := g.Acquire(ctx, admission.Ack)
+					if err != nil {
+						return
+					}
+					time.Sleep(time.Millisecond)
+					others++ // the only slot guards it
+					release()
+				}
+			})
+		}
+		for range 1000 {
+			time.Sleep(3 * time.Millisecond)
+			if release, ok := g.TryAcquire(admission.Push); ok {
+				own++
+				release()
+			}
+		}
+		cancel()
+		wg.Wait()
+		require.Greater(t, own, 300)
+		require.Greater(t, others, 1000)
+	})
+}
+
+func TestASlotSetAsideGoesToOthersWhenNobodyComesForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 1})
+		held := hold(t, g, admission.Ack, 1)
+		_, ok := g.TryAcquire(admission.Push)
+		require.False(t, ok)
+		held[0]()
+		start := time.Now()
+		_, err := g.Acquire(t.Context(), admission.Ack)
+		require.NoError(t, err)
+		require.Equal(t, 20*time.Millisecond, time.Since(start))
+	})
+}
+
+func TestRequestsThatShareATransactionAreCountedWithTheQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 1, MaxWaiting: 3})
+		leave, err := g.Enter(t.Context(), admission.Push)
+		require.NoError(t, err)
+		_, err = g.Enter(t.Context(), admission.Push)
+		require.NoError(t, err)
+		held := hold(t, g, admission.Push, 1)
+		served := make(chan string, 1)
+		enqueue(t, g, admission.Push, "third", served)
+		for range 2 {
+			_, err = g.Enter(t.Context(), admission.Push)
+			require.ErrorIs(t, err, admission.ErrOverloaded)
+			_, err = g.Acquire(t.Context(), admission.Push)
+			require.ErrorIs(t, err, admission.ErrOverloaded)
+		}
+		_, err = g.Enter(t.Context(), admission.Ack)
+		require.NoError(t, err, "every class has its own bound")
+		leave()
+		_, err = g.Enter(t.Context(), admission.Push)
+		require.NoError(t, err)
+		held[0]()
+		require.Equal(t, "third", <-served)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = g.Enter(ctx, admission.Push)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, admission.MaxWaitDefault, g.MaxWait())
 	})
 }
 
@@ -131,7 +304,7 @@ func TestGivingUpLeavesTheQueueAndTheSlotToOthers(t *testing.T) {
 
 func TestImpossibleSizesAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []admission.Config{{Slots: -1}, {Slots: 4, Reserved: 2}} {
+	for _, cfg := range []admission.Config{{Slots: -1}, {MaxWaiting: -1}, {MaxWait: -1}} {
 		_, err := admission.New(cfg, noop.Meter{})
 		require.Error(t, err)
 	}

@@ -36,15 +36,21 @@ func newMetrics(meter metric.Meter, g *Gate) (*metrics, error) {
 	if err != nil {
 		return nil, err
 	}
+	entered, err := meter.Int64ObservableGauge("queen.admission.entered",
+		metric.WithDescription("Requests waiting for a shared transaction."))
+	if err != nil {
+		return nil, err
+	}
 	_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		for c := range classes {
-			o.ObserveInt64(inflight, int64(g.inUse[c]), m.lanes[c])
-			o.ObserveInt64(waiting, int64(g.waiting[c].len), m.lanes[c])
+			o.ObserveInt64(inflight, int64(g.lanes[c].inUse), m.lanes[c])
+			o.ObserveInt64(waiting, int64(g.lanes[c].waiting.len), m.lanes[c])
+			o.ObserveInt64(entered, int64(g.lanes[c].entered), m.lanes[c])
 		}
 		return nil
-	}, inflight, waiting)
+	}, inflight, waiting, entered)
 	return m, err
 }
 

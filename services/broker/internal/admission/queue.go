@@ -1,45 +1,54 @@
 package admission
 
-// waiter is one request in a queue; granted is closed when it gets a slot.
-type waiter struct {
-	granted    chan struct{}
-	prev, next *waiter
+import "time"
+
+// ticket is one request on its way: in the queue of its class, then among the
+// admitted, or in between set aside for a TryAcquire.
+type ticket struct {
+	class Class
+	// granted is closed when a waiting request gets its slot. It is nil in a
+	// claim, which nobody waits for.
+	granted chan struct{}
+	since   time.Time   // when the slot was taken
+	expiry  *time.Timer // of a slot set aside
+
+	prev, next *ticket
 }
 
 // queue is a first-in-first-out list that also lets go of its middle.
 type queue struct {
-	head, tail *waiter
+	head, tail *ticket
 	len        int
 }
 
-func (q *queue) push(w *waiter) {
-	w.prev = q.tail
+func (q *queue) push(t *ticket) {
+	t.prev = q.tail
 	if q.tail == nil {
-		q.head = w
+		q.head = t
 	} else {
-		q.tail.next = w
+		q.tail.next = t
 	}
-	q.tail = w
+	q.tail = t
 	q.len++
 }
 
-func (q *queue) pop() *waiter {
-	w := q.head
-	q.remove(w)
-	return w
+func (q *queue) pop() *ticket {
+	t := q.head
+	q.remove(t)
+	return t
 }
 
-func (q *queue) remove(w *waiter) {
-	if w.prev == nil {
-		q.head = w.next
+func (q *queue) remove(t *ticket) {
+	if t.prev == nil {
+		q.head = t.next
 	} else {
-		w.prev.next = w.next
+		t.prev.next = t.next
 	}
-	if w.next == nil {
-		q.tail = w.prev
+	if t.next == nil {
+		q.tail = t.prev
 	} else {
-		w.next.prev = w.prev
+		t.next.prev = t.prev
 	}
-	w.prev, w.next = nil, nil
+	t.prev, t.next = nil, nil
 	q.len--
 }

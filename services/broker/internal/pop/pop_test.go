@@ -48,7 +48,7 @@ func setup(t testing.TB, cfg pop.Config) *bundle {
 	require.NoError(t, err)
 	reader, err := segment.NewReader(0)
 	require.NoError(t, err)
-	b.gate, err = admission.New(admission.Config{Slots: 4}, noop.Meter{})
+	b.gate, err = admission.New(admission.Config{Slots: 2}, noop.Meter{})
 	require.NoError(t, err)
 	b.lanes, err = lanes.NewMemo(16)
 	require.NoError(t, err)

@@ -55,7 +55,7 @@ func setupWith(t testing.TB, cfg push.Config, meter metric.Meter) *bundle {
 	require.NoError(t, err)
 	b.reader, err = segment.NewReader(0)
 	require.NoError(t, err)
-	b.gate, err = admission.New(admission.Config{Slots: 4, MaxWait: time.Millisecond}, noop.Meter{})
+	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: time.Millisecond}, noop.Meter{})
 	require.NoError(t, err)
 	b.svc, err = push.New(cfg, push.Deps{
 		Store: b.store, Packer: packer, Reader: b.reader, Admission: b.gate, Waker: b,

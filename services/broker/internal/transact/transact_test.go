@@ -108,7 +108,7 @@ func setup(t *testing.T) *bundle {
 	b.store.segment = store.Segment{Base: 7, End: 7}
 	b.store.segment.Blob, _, err = packer.Pack([]segment.Frame{{TransactionID: "poison", Payload: []byte("2")}})
 	require.NoError(t, err)
-	b.gate, err = admission.New(admission.Config{Slots: 4, MaxWait: time.Millisecond}, noop.Meter{})
+	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: time.Millisecond}, noop.Meter{})
 	require.NoError(t, err)
 	b.lanes, err = lanes.NewMemo(4)
 	require.NoError(t, err)
