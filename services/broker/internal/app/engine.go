@@ -11,6 +11,7 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ack"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
@@ -25,6 +26,7 @@ import (
 // engine is what stands between the HTTP surface and the store.
 type engine struct {
 	store        *store.Store
+	announcer    *announce.Announcer
 	pushes       *push.Service
 	pops         *pop.Service
 	acks         *ack.Service
@@ -33,14 +35,15 @@ type engine struct {
 
 // shared are the parts that several services of the engine use.
 type shared struct {
-	store   *store.Store
-	packer  *segment.Packer
-	reader  *segment.Reader
-	gate    *admission.Gate
-	hub     *wake.Hub
-	lanes   *lanes.Memo
-	ids     *mint.Source
-	letters *deadletter.Filer
+	store     *store.Store
+	packer    *segment.Packer
+	reader    *segment.Reader
+	gate      *admission.Gate
+	hub       *wake.Hub
+	lanes     *lanes.Memo
+	announcer *announce.Announcer
+	ids       *mint.Source
+	letters   *deadletter.Filer
 }
 
 func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
@@ -55,6 +58,7 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if s.lanes, err = lanes.NewMemo(lanes.SizeDefault); err != nil {
 		return nil, err
 	}
+	s.announcer = &announce.Announcer{Local: announce.Local{Waker: s.hub, Lanes: s.lanes}}
 	s.gate, err = admission.New(admission.Config{Slots: cfg.Slots()}, tel.Meters.Meter(serviceName+"/admission"))
 	if err != nil {
 		return nil, err
@@ -68,9 +72,9 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{store: s.store}
+	e := &engine{store: s.store, announcer: s.announcer}
 	e.pushes, err = push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Waker: s.hub, IDs: s.ids,
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Waker: s.announcer, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/push"), Logger: log,
 	})
 	if err != nil {
@@ -83,15 +87,16 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, err
 	}
+	e.announcer.Caches = append(e.announcer.Caches, e.pops)
 	e.acks, err = ack.New(ack.Config{}, ack.Deps{
-		Store: s.store, Letters: s.letters, Admission: s.gate, Waker: s.hub, Lanes: s.lanes,
+		Store: s.store, Letters: s.letters, Admission: s.gate, Waker: s.announcer, Lanes: s.lanes,
 		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
-		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Waker: s.hub, Lanes: s.lanes, IDs: s.ids,
+		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Waker: s.announcer, Lanes: s.lanes, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
 	})
 	if err != nil {
@@ -100,12 +105,11 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	return e, nil
 }
 
-// deps is the engine as the HTTP surface sees it. A changed queue wakes the
-// pops parked on it: what they wait for may have become visible.
+// deps is the engine as the HTTP surface sees it.
 func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
-		QueueChanged: e.pops.Wake,
+		QueueChanged: e.announcer.QueueChanged,
 	}
 }
 

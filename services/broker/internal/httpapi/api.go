@@ -34,7 +34,7 @@ type API struct {
 // New builds the surface. It fails only when an instrument cannot be created.
 func New(cfg Config, deps Deps) (*API, error) {
 	if deps.QueueChanged == nil {
-		deps.QueueChanged = func(uuid.UUID, string) {}
+		deps.QueueChanged = func(uuid.UUID, string, bool) {}
 	}
 	a := &API{
 		cfg: cfg, deps: deps, echo: echo.New(), bodies: newBodies(cfg), began: time.Now(),

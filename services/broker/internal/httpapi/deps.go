@@ -65,7 +65,7 @@ type Deps struct {
 	Store       Store
 	Database    Database
 	// QueueChanged hears of every queue that was configured or deleted. It may be nil.
-	QueueChanged func(tenant uuid.UUID, queue string)
+	QueueChanged func(tenant uuid.UUID, queue string, deleted bool)
 
 	Log        *slog.Logger
 	Meter      metric.Meter

@@ -28,7 +28,7 @@ func (a *API) configure(c echo.Context) error {
 		}
 		status := passThroughStatus(doc)
 		if status == http.StatusOK {
-			a.deps.QueueChanged(tenant, req.Queue)
+			a.deps.QueueChanged(tenant, req.Queue, false)
 		}
 		return respond(c, status, doc)
 	})
@@ -67,7 +67,7 @@ func (a *API) deleteQueue(c echo.Context) error {
 	if err != nil {
 		return &callError{"queue delete", err}
 	}
-	a.deps.QueueChanged(tenant, queue)
+	a.deps.QueueChanged(tenant, queue, true)
 	return respond(c, passThroughStatus(doc), doc)
 }
 

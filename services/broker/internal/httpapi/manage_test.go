@@ -58,7 +58,7 @@ func TestChangedQueuesAreAnnounced(t *testing.T) {
 		return store.RawJSON(`{"error":"refused"}`), nil
 	}
 	b.call("POST", "/api/v1/configure", `{"queue":"three"}`)
-	require.Equal(t, []string{"one", "two"}, b.changed)
+	require.Equal(t, []string{"one", "two deleted"}, b.changed)
 }
 
 func TestFailedCallsSayWhichOne(t *testing.T) {

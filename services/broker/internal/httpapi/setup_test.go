@@ -119,7 +119,10 @@ func (f storeFake) DLQMessages(_ context.Context, filter store.DLQFilter) (store
 func (f dbFake) Ping(ctx context.Context) error { return f.ping(ctx) }
 func (f dbFake) Stat() pgdb.Stat                { return pgdb.Stat{Size: 7, Idle: 3} }
 
-func (f *fakes) queueChanged(_ uuid.UUID, queue string) {
+func (f *fakes) queueChanged(_ uuid.UUID, queue string, deleted bool) {
+	if deleted {
+		queue += " deleted"
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changed = append(f.changed, queue)

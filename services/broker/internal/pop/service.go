@@ -102,10 +102,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Wake announces that a queue may have deliverable messages, in a lane that the
-// caller does not know.
-func (s *Service) Wake(tenant uuid.UUID, queue string) { s.Hub.Wake(tenant, queue, "") }
-
 // Close ends every parked pop, present and future, with an empty answer.
 func (s *Service) Close() { s.Hub.Close() }
 

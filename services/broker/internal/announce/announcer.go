@@ -1,0 +1,79 @@
+package announce
+
+import "github.com/google/uuid"
+
+// Announcer announces what this broker has committed. It is safe for concurrent
+// use; its fields are set before the first.
+type Announcer struct {
+	Local
+	// Peers is nil while there is no pool.
+	Peers Peers
+}
+
+// Peers are the other processes. They are told what this one has done, never
+// what it was told. No method blocks.
+type Peers interface {
+	Pushed(tenant uuid.UUID, queue, partition string, count int)
+	Released(r Release)
+	CursorMoved(tenant uuid.UUID, queue, partition, group string)
+	QueueChanged(tenant uuid.UUID, queue string, deleted bool)
+}
+
+// Release is a lease that has ended.
+type Release struct {
+	Tenant      uuid.UUID
+	PartitionID uuid.UUID
+	Group       string
+	Queue       string // empty when it is not known
+	Partition   string
+	// Full says that the whole batch was settled. Otherwise messages of it are
+	// to be delivered again.
+	Full bool
+}
+
+// Pushed announces that a push has stored count messages in a lane.
+func (a *Announcer) Pushed(tenant uuid.UUID, queue, partition string, count int) {
+	a.Local.Pushed(tenant, queue, partition, count)
+	if a.Peers != nil {
+		a.Peers.Pushed(tenant, queue, partition, count)
+	}
+}
+
+// Wake announces that a lane has become deliverable by something else than a
+// push: a transaction, a replay, a timer. An empty partition says that the lane
+// is not known.
+func (a *Announcer) Wake(tenant uuid.UUID, queue, partition string) {
+	a.Marked(tenant, queue, partition, 1)
+	if a.Peers != nil && queue != "" {
+		a.Peers.Pushed(tenant, queue, partition, 1)
+	}
+}
+
+// Released announces that a lease has ended; full says that its whole batch was
+// settled. The names are empty when the caller does not know them.
+func (a *Announcer) Released(tenant, partitionID uuid.UUID, group, queue, partition string, full bool) {
+	r := a.named(Release{
+		Tenant: tenant, PartitionID: partitionID, Group: group, Queue: queue, Partition: partition, Full: full,
+	})
+	a.Local.Released(r)
+	if a.Peers != nil {
+		a.Peers.Released(r)
+	}
+}
+
+// CursorMoved announces that the cursor of a group went back: in one lane, or
+// with an empty partition in every lane of the queue.
+func (a *Announcer) CursorMoved(tenant uuid.UUID, queue, partition, group string) {
+	a.Local.CursorMoved(tenant, queue, partition, group)
+	if a.Peers != nil {
+		a.Peers.CursorMoved(tenant, queue, partition, group)
+	}
+}
+
+// QueueChanged announces that a queue was configured or deleted.
+func (a *Announcer) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
+	a.Local.QueueChanged(tenant, queue, deleted)
+	if a.Peers != nil {
+		a.Peers.QueueChanged(tenant, queue, deleted)
+	}
+}

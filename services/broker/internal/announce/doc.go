@@ -1,0 +1,22 @@
+// Package announce is the one place that hears of new work after a commit and
+// tells whom it concerns: the hot list, the pops that wait here, and the peers.
+//
+// An announcement only ever means "look at PostgreSQL now". It may be lost,
+// repeated or reordered; then somebody looks later, or in vain. Nothing here
+// blocks, and nothing here remembers anything, so that there is no state to go
+// wrong: what folds repeated announcements are the hub, the hot list and the
+// pool, each for itself.
+//
+//	                                 hot list   waiting pops   caches   peers
+//	Pushed       push committed      quietly    yes            -        yes
+//	Wake         any other write     at once    yes            -        yes
+//	Released     a lease ended       promote    of the lane    -        yes
+//	CursorMoved  cursor went back    one group  yes            -        yes
+//	QueueChanged configured, deleted re-read    yes            drop     yes
+//
+// Where there is a hot list, it wakes the pops after a push, since only it knows
+// whether the lane is hidden for a while; where there is none, the hub is told.
+//
+// Local is everything but the peers. What a peer has announced goes through
+// Local, so that it cannot be passed on.
+package announce
