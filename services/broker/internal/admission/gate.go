@@ -21,6 +21,10 @@ const RetryAfter = time.Second
 // ticks of those that poll.
 const asideFor = 20 * time.Millisecond
 
+// maxLead is how many turns a class may be ahead of the others: what it got as
+// its share while nobody else waited is not held against it for long.
+const maxLead = 4
+
 // Gate hands out slots. Take the slot first and the connection second; waiting
 // for anything but the database while holding one starves the others.
 type Gate struct {
@@ -241,26 +245,28 @@ func (g *Gate) setAside(t *ticket) {
 	})
 }
 
-// next picks the class whose waiting request gets the next slot.
-func (g *Gate) next() (Class, bool) {
-	best, found := Class(0), false
+// next picks the class whose waiting request gets the next slot: the first one
+// below its whole share, else the one whose turn it is.
+func (g *Gate) next() (best Class, found bool) {
+	below := false
 	for _, c := range wakeOrder() {
 		l := &g.lanes[c]
-		if l.waiting.len == 0 || !g.admits(c) {
+		if below || l.waiting.len == 0 || !g.admits(c) {
 			continue
 		}
-		if l.inUse < int(g.cfg.shares[c]*float64(g.budget)) {
-			return c, true
-		}
-		if !found || g.start(c) < g.start(best) {
+		below = l.inUse < int(g.cfg.shares[c]*float64(g.budget))
+		if below || !found || g.start(c) < g.start(best) {
 			best, found = c, true
 		}
 	}
-	if found {
-		g.turn = g.start(best)
-		g.lanes[best].turn = g.turn + 1/g.cfg.shares[best]
+	if !found {
+		return best, false
 	}
-	return best, found
+	if !below {
+		g.turn = g.start(best)
+	}
+	g.lanes[best].turn = min(g.start(best)+1/g.cfg.shares[best], g.turn+maxLead/g.cfg.shares[best])
+	return best, true
 }
 
 // start is when the next turn of a class starts: after its previous one, but a
