@@ -31,7 +31,7 @@ func TestRetryBudget(t *testing.T) {
 			}
 			require.Equal(t, dead, nack(t, b, q, "failed"))
 			require.Equal(t, limit, b.DLQ(t, q, "")[0].RetryCount, "what was consumed of the budget")
-			b.Pop(t, q, "").RequireEmpty(t)
+			b.RequireNone(t, harness.PopPath(q, ""))
 		})
 	}
 	t.Run("an unconfigured queue has three", func(t *testing.T) {
@@ -148,12 +148,12 @@ func TestAckIsVisibleToTheNextPop(t *testing.T) {
 		require.Equal(t, numbers(i, i+1), p.Payloads())
 		b.AckOK(t, "", p.Acks("completed")...)
 	}
-	b.Pop(t, q, "batch=1").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, "batch=1"))
 }
 
 func TestAckSurvivesTheBrokerThatPopped(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	peer := b.Sibling(t)
 	q := queueName(t)
 	b.PushTogether(t, q, "p", 4)

@@ -24,7 +24,7 @@ func TestBrokerMayEndAtAnyMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := harness.Start(t)
+			b := harness.StartOne(t)
 			q := queueName(t)
 			b.Configure(t, q, `{"retryLimit":1000000}`)
 			l, names, groups := newLedger(), lanes(8), []string{"g0", "g1"}
@@ -70,7 +70,7 @@ func TestBrokerMayEndAtAnyMoment(t *testing.T) {
 // TestCommittedAckOutlivesAKill acknowledges, kills at once, and looks.
 func TestCommittedAckOutlivesAKill(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	q := queueName(t)
 	want := b.PushEach(t, q, "p", 12)
 	for round := range 4 {
@@ -80,13 +80,13 @@ func TestCommittedAckOutlivesAKill(t *testing.T) {
 		b.Kill()
 		b.Restart(t)
 	}
-	b.Pop(t, q, "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
 }
 
 // TestDeadLetterOutlivesAKill checks the two steps of the hand-off.
 func TestDeadLetterOutlivesAKill(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	q := queueName(t)
 	b.PushEach(t, q, "p", 2)
 	p := b.Pop(t, q, "batch=2&leaseSeconds=1")
@@ -101,7 +101,7 @@ func TestDeadLetterOutlivesAKill(t *testing.T) {
 // and sends them again, as clients do.
 func TestUnansweredPushMayBeSentAgain(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	q := queueName(t)
 	const n = 30
 	var wg sync.WaitGroup

@@ -36,7 +36,7 @@ func waitingStatements(t *testing.T, b *harness.Broker) int {
 
 func TestStatementDeadline(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t, "QUEEN_STMT_TIMEOUT_MS=1000", "QUEEN_PUSH_DEADLINE_MS=2000")
+	b := harness.StartOne(t, "QUEEN_STMT_TIMEOUT_MS=1000", "QUEEN_PUSH_DEADLINE_MS=2000")
 	q := queueName(t)
 	b.PushTogether(t, q, "p", 2)
 	p := b.Pop(t, q, "batch=1")
@@ -77,7 +77,7 @@ func TestStatementDeadline(t *testing.T) {
 
 func TestPushWaitsOutAShortLock(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t, "QUEEN_STMT_TIMEOUT_MS=1000")
+	b := harness.StartOne(t, "QUEEN_STMT_TIMEOUT_MS=1000")
 	q := queueName(t)
 	b.PushEach(t, q, "p", 1)
 	release := lockTable(t, b, "log_partitions")
@@ -98,7 +98,7 @@ func TestPushWaitsOutAShortLock(t *testing.T) {
 
 func TestCutConnectionsAreSurvived(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	q := queueName(t)
 	const pushers, each = 6, 40
 	var wg sync.WaitGroup
@@ -131,7 +131,8 @@ func TestCutConnectionsAreSurvived(t *testing.T) {
 
 func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
-	b, server := harness.StartWithServer(t, "QUEEN_STMT_TIMEOUT_MS=2000", "QUEEN_PUSH_DEADLINE_MS=2500")
+	s := harness.StartSetup(t, harness.Setup{Brokers: 1, Server: true, Env: []string{"QUEEN_STMT_TIMEOUT_MS=2000", "QUEEN_PUSH_DEADLINE_MS=2500"}})
+	b, server := s.Broker, s.Server
 	q := queueName(t)
 	b.PushTogether(t, q, "p", 2)
 	p := b.Pop(t, q, "batch=1")
@@ -179,9 +180,10 @@ func TestDatabaseOutage(t *testing.T) {
 
 func TestParkedPollsOutliveAnOutage(t *testing.T) {
 	t.Parallel()
-	b, server := harness.StartWithServer(t, "QUEEN_STMT_TIMEOUT_MS=2000")
+	s := harness.StartSetup(t, harness.Setup{Brokers: 1, Server: true, Env: []string{"QUEEN_STMT_TIMEOUT_MS=2000"}})
+	b, server := s.Broker, s.Server
 	q := queueName(t)
-	b.Pop(t, q, "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
 	w := park(t.Context(), b, harness.PopPath(q, "wait=true&timeout=50000"))
 	w.requireParked(t, 300*time.Millisecond)
 	require.NoError(t, server.Stop(t.Context()))
@@ -198,7 +200,7 @@ func TestParkedPollsOutliveAnOutage(t *testing.T) {
 
 func TestTwoBrokersBootAtOnce(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	b.Terminate(t)
 	b.DB.Exec(t, `DROP SCHEMA queen CASCADE`)
 	peer := b.Sibling(t) // installs the schema again
@@ -210,7 +212,7 @@ func TestTwoBrokersBootAtOnce(t *testing.T) {
 
 func TestMigrateAppliesAndExits(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	b.Terminate(t)
 	b.DB.Exec(t, `DROP SCHEMA queen CASCADE`)
 	out, err := b.Run(t, nil, "migrate")
@@ -224,7 +226,7 @@ func TestMigrateAppliesAndExits(t *testing.T) {
 
 func TestBadConfigurationIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	out, err := b.Run(t, []string{"PORT=seventy", "DB_POOL_SIZE=-1", "QUEEN_STMT_TIMEOUT_MS=100001", "DEFAULT_TIMEOUT=soon"})
 	require.Error(t, err)
 	for _, name := range []string{"PORT", "DB_POOL_SIZE", "QUEEN_STMT_TIMEOUT_MS", "DEFAULT_TIMEOUT", "seventy"} {
@@ -235,7 +237,7 @@ func TestBadConfigurationIsRefusedAtOnce(t *testing.T) {
 
 func TestPasswordNeverReachesTheLog(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t)
+	b := harness.StartOne(t)
 	out, err := b.Run(t, []string{"PG_PASSWORD=tell-nobody", "PG_HOST=127.0.0.1", "PG_PORT=1", "QUEEN_BOOT_DB_WAIT_MS=300"})
 	require.Error(t, err, "gives up when the database stays away")
 	require.NotContains(t, out, "tell-nobody")

@@ -27,7 +27,7 @@ func requireOverloaded(t *testing.T, a harness.Answer) {
 
 func TestBodiesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t, "QUEEN_MAX_BODY_BYTES=1000000", "QUEEN_MAX_INFLIGHT_BYTES=1000000")
+	b := harness.StartOne(t, "QUEEN_MAX_BODY_BYTES=1000000", "QUEEN_MAX_INFLIGHT_BYTES=1000000")
 	q := queueName(t)
 	body := fmt.Sprintf(`{"items":[{"queue":%q,"payload":"%s"}]}`, q, strings.Repeat("x", 900000))
 	slow := dial(t, b)
@@ -50,7 +50,7 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 
 func TestWaitingForTheDatabaseIsBounded(t *testing.T) {
 	t.Parallel()
-	b := harness.Start(t, "DB_POOL_SIZE=2", "QUEEN_STMT_TIMEOUT_MS=60000", "QUEEN_PUSH_DEADLINE_MS=60000")
+	b := harness.StartOne(t, "DB_POOL_SIZE=2", "QUEEN_STMT_TIMEOUT_MS=60000", "QUEEN_PUSH_DEADLINE_MS=60000")
 	q := queueName(t)
 	b.PushTogether(t, q, "p", 2)
 	p := b.Pop(t, q, "batch=1")

@@ -13,17 +13,17 @@ import (
 func TestWildcardPopCreatesTheQueueAndTheOthersDoNot(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)
-	b.Pop(t, q+".eu.x", "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q+".eu.x", ""))
 	var namespace, task string
 	var lease int
 	b.DB.Row(t, `SELECT namespace, task, lease_time FROM queen.queues WHERE name = $1`, []any{q + ".eu.x"}, []any{&namespace, &task, &lease})
 	require.Equal(t, []any{q, "eu", 60}, []any{namespace, task, lease})
-	b.Pop(t, q+"-g", "consumerGroup=g").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q+"-g", "consumerGroup=g"))
 	require.True(t, b.DB.HasQueue(t, q+"-g"))
 
-	b.PopPartition(t, q+"-single", "p", "consumerGroup=g").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPartitionPath(q+"-single", "p", "consumerGroup=g"))
 	require.False(t, b.DB.HasQueue(t, q+"-single"))
-	b.Discover(t, "namespace="+q+"-ns&task=t&consumerGroup=g").RequireEmpty(t)
+	b.RequireNone(t, "/api/v1/pop?namespace="+q+"-ns&task=t&consumerGroup=g")
 	require.False(t, b.DB.HasQueue(t, q+"-ns"))
 }
 
@@ -31,7 +31,7 @@ func TestPopOfAnUnknownPartitionIsEmpty(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)
 	b.PushEach(t, q, "p", 1)
-	b.PopPartition(t, q, "other", "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPartitionPath(q, "other", ""))
 	require.Equal(t, int64(1), harness.Value[int64](t, b.DB,
 		`SELECT count(*) FROM queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = $1`, q))
 	require.Len(t, b.PopPartition(t, q, "p", "partitions=9&batch=9").Messages, 1)
@@ -79,7 +79,7 @@ func TestDiscoveryUsesLabelsOfConfigure(t *testing.T) {
 	b, q := shared(t)
 	b.PushQueued(t, harness.Item{Queue: q + ".a.b", Payload: 1})
 	b.Configure(t, q+".a.b", `{}`) // a full replace empties the labels
-	b.Discover(t, "namespace="+q).RequireEmpty(t)
+	b.RequireNone(t, "/api/v1/pop?namespace="+q)
 	b.Configure(t, q+".a.b", `{"namespace":"`+q+`-ns","task":"tt"}`)
 	require.Equal(t, []string{"1"}, b.Discover(t, "task=tt&namespace="+q+"-ns").Payloads())
 }

@@ -144,8 +144,8 @@ func TestOneLeasedBatchPerPartitionAndGroup(t *testing.T) {
 	b.PushEach(t, q, "p1", 3)
 	first := b.Pop(t, q, "batch=1")
 	require.Equal(t, []string{"0"}, first.Payloads())
-	b.Pop(t, q, "batch=1").RequireEmpty(t)
-	b.PopPartition(t, q, "p1", "batch=1").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, "batch=1"))
+	b.RequireNone(t, harness.PopPartitionPath(q, "p1", "batch=1"))
 	require.Equal(t, []string{"0"}, b.Pop(t, q, "batch=1&consumerGroup=g1").Payloads(), "groups do not see each other")
 	require.Equal(t, []string{"0"}, b.PopPartition(t, q, "p1", "batch=1&consumerGroup=g2").Payloads())
 
@@ -176,7 +176,7 @@ func TestAutoAckCommitsAtDelivery(t *testing.T) {
 	require.Nil(t, c.Worker)
 	require.Nil(t, c.ExpiresAt)
 	require.Equal(t, numbers(4, 10), b.PopPartition(t, q, "p", "autoAck=true&consumerGroup=g").Payloads())
-	b.Pop(t, q, "autoAck=true&consumerGroup=g").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, "autoAck=true&consumerGroup=g"))
 	require.Equal(t, numbers(0, 10), b.Pop(t, q, "").Payloads(), "other groups are not touched")
 }
 
@@ -185,7 +185,7 @@ func TestAutoAckRespectsALiveLease(t *testing.T) {
 	b, q := shared(t)
 	b.PushEach(t, q, "", 2)
 	b.Pop(t, q, "batch=1")
-	b.Pop(t, q, "autoAck=true").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, "autoAck=true"))
 }
 
 func TestLeaseLength(t *testing.T) {
@@ -318,13 +318,10 @@ func TestPopSkipsARetentionGap(t *testing.T) {
 
 func TestEmptiedPartitionIsSealed(t *testing.T) {
 	t.Parallel()
-	pops := map[string]func(t *testing.T, b *harness.Broker, q string) harness.Popped{
-		"wildcard": func(t *testing.T, b *harness.Broker, q string) harness.Popped { return b.Pop(t, q, "consumerGroup=g") },
-		"partition": func(t *testing.T, b *harness.Broker, q string) harness.Popped {
-			return b.PopPartition(t, q, "p", "consumerGroup=g")
-		},
-	}
-	for name, pop := range pops {
+	for name, path := range map[string]func(q string) string{
+		"wildcard":  func(q string) string { return harness.PopPath(q, "consumerGroup=g") },
+		"partition": func(q string) string { return harness.PopPartitionPath(q, "p", "consumerGroup=g") },
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, q := shared(t)
@@ -333,12 +330,12 @@ func TestEmptiedPartitionIsSealed(t *testing.T) {
 			pid := b.DB.PartitionID(t, q, "p")
 			b.DB.Exec(t, `DELETE FROM queen.log_segments WHERE partition_id = $1`, pid)
 			b.DB.Exec(t, `UPDATE queen.log_partitions SET log_start = last_offset + 1 WHERE id = $1`, pid)
-			pop(t, b, q).RequireEmpty(t)
+			b.RequireNone(t, path(q))
 			c := b.DB.Cursor(t, q, "p", "g")
 			require.Equal(t, int64(4), c.Committed)
 			require.Nil(t, c.Worker)
 			b.PushQueued(t, harness.Item{Queue: q, Partition: "p", Payload: "next"})
-			require.Equal(t, []string{`"next"`}, pop(t, b, q).Payloads())
+			require.Equal(t, []string{`"next"`}, popUntil(t, b, path(q)).Payloads())
 		})
 	}
 }
@@ -350,7 +347,7 @@ func TestEmptyPollsBesideALeaseDoNotHideTheBacklog(t *testing.T) {
 	require.Len(t, b.Pop(t, q, "batch=1&consumerGroup=g").Messages, 1)
 	b.DB.Exec(t, `UPDATE queen.log_partitions SET last_write_at = now() - interval '10 minutes' WHERE id = $1`, b.DB.PartitionID(t, q, "p"))
 	for range 3 {
-		b.Pop(t, q, "consumerGroup=g").RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, "consumerGroup=g"))
 	}
 	b.DB.ExpireLeases(t, q)
 	require.Equal(t, numbers(0, 3), b.Pop(t, q, "consumerGroup=g").Payloads())
@@ -364,11 +361,11 @@ func TestDrainedQueueShowsOldLanesToANewWrite(t *testing.T) {
 	}
 	require.Len(t, b.Pop(t, q, "partitions=0&autoAck=true").Messages, 5)
 	for range 3 {
-		b.Pop(t, q, "").RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, ""))
 	}
 	b.DB.Exec(t, `UPDATE queen.log_partitions p SET last_write_at = now() - interval '1 hour'
 		FROM queen.queues q WHERE q.id = p.queue_id AND q.name = $1`, q)
-	b.Pop(t, q, "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
 	b.PushQueued(t, harness.Item{Queue: q, Partition: lanes(5)[3], Payload: "late"})
 	require.Equal(t, []string{`"late"`}, b.Pop(t, q, "").Payloads())
 }
@@ -401,5 +398,5 @@ func TestOversizedMessageIsDeliveredAlone(t *testing.T) {
 		sizes = append(sizes, len(p.Messages[0].Data))
 	}
 	require.Equal(t, []int{8, 20<<20 + 2, 7}, sizes)
-	b.Pop(t, q, "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
 }

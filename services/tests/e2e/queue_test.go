@@ -197,9 +197,8 @@ func TestDeletedQueueComesBackEmpty(t *testing.T) {
 		for _, lane := range lanes(3) {
 			b.PushQueued(t, harness.Item{Queue: q, Partition: lane, TransactionID: "same", Payload: round})
 		}
-		p := b.Pop(t, q, "partitions=3&consumerGroup=g&subscriptionMode=new")
-		p.RequireEmpty(t)
-		p = b.Pop(t, q, "partitions=3")
+		b.RequireNone(t, harness.PopPath(q, "partitions=3&consumerGroup=g&subscriptionMode=new"))
+		p := b.Pop(t, q, "partitions=3")
 		require.Len(t, p.Messages, 3)
 		for _, m := range p.Messages {
 			require.Equal(t, fmt.Sprint(round), string(m.Data))
@@ -210,7 +209,7 @@ func TestDeletedQueueComesBackEmpty(t *testing.T) {
 		}
 		require.Equal(t, true, b.DeleteQueue(t, q)["deleted"])
 		if round == 3 {
-			b.Pop(t, q, "").RequireEmpty(t)
+			b.RequireNone(t, harness.PopPath(q, ""))
 		}
 		old := b.Ack(t, "", harness.Ack{TransactionID: p.Messages[0].TransactionID, PartitionID: p.PartitionID})
 		require.Equal(t, "consumer not found", old[0].ErrorText())
@@ -249,9 +248,9 @@ func TestCleanupBehindTheBrokersBack(t *testing.T) {
 			b.PushQueued(t, harness.Item{Queue: q, Partition: "p", TransactionID: "t0", Payload: 1})
 		},
 		"pop": func(t *testing.T, b *harness.Broker, q string) {
-			b.Pop(t, q, "consumerGroup=g").RequireEmpty(t)
-			b.PopPartition(t, q, "p", "consumerGroup=g").RequireEmpty(t)
-			b.Pop(t, q, "").RequireEmpty(t)
+			b.RequireNone(t, harness.PopPath(q, "consumerGroup=g"))
+			b.RequireNone(t, harness.PopPartitionPath(q, "p", "consumerGroup=g"))
+			b.RequireNone(t, harness.PopPath(q, ""))
 		},
 		"transaction": func(t *testing.T, b *harness.Broker, q string) {
 			b.Commit(t, tx(push(harness.Item{Queue: q, Partition: "p", TransactionID: "t0", Payload: 1})))

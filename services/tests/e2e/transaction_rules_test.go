@@ -64,7 +64,7 @@ func TestTransactionalNacksKeepTheirMeaning(t *testing.T) {
 		require.True(t, answer.Results[0].DLQ)
 		harness.Eventually(t, 10*time.Second, "the dead letter", func() bool { return len(b.DLQ(t, q, "")) == 1 })
 		require.Equal(t, "poison", b.DLQ(t, q, "")[0].ErrorMessage)
-		b.Pop(t, q, "").RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, ""))
 	})
 	t.Run("failed spends the budget and then dead-letters", func(t *testing.T) {
 		t.Parallel()
@@ -91,7 +91,7 @@ func TestTransactionalNacksKeepTheirMeaning(t *testing.T) {
 		b.Commit(t, harness.Transaction{Operations: []any{ack(a), push(harness.Item{Queue: q + "-to", Payload: 1})}, RequiredLeases: []string{p.LeaseID}})
 		require.Len(t, b.Pop(t, q+"-to", "").Messages, 1)
 		harness.Eventually(t, 10*time.Second, "the dead letter", func() bool { return len(b.DLQ(t, q, "")) == 1 })
-		b.Pop(t, q, "").RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, ""))
 	})
 	t.Run("drop", func(t *testing.T) {
 		t.Parallel()

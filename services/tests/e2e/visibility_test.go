@@ -77,8 +77,8 @@ func TestDelayAppliesToStoredMessages(t *testing.T) {
 	b, q := shared(t)
 	b.PushEach(t, q, "", 2)
 	b.Configure(t, q, `{"delayedProcessing":3600}`)
-	b.Pop(t, q, "").RequireEmpty(t)
-	b.PopPartition(t, q, "Default", "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
+	b.RequireNone(t, harness.PopPartitionPath(q, "Default", ""))
 	b.Configure(t, q, `{}`)
 	require.Equal(t, numbers(0, 2), b.Pop(t, q, "").Payloads())
 }
@@ -95,8 +95,8 @@ func TestDelayHidesASuffixAndNeverSkips(t *testing.T) {
 	p := b.Pop(t, q, "")
 	require.Equal(t, []string{"0"}, p.Payloads(), "nothing overtakes a hidden message")
 	b.AckOK(t, "", p.Acks("completed")...)
-	b.Pop(t, q, "").RequireEmpty(t)
-	b.PopPartition(t, q, "Default", "").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, ""))
+	b.RequireNone(t, harness.PopPartitionPath(q, "Default", ""))
 	require.Equal(t, int64(0), b.DB.Committed(t, q, "Default", harness.QueueMode))
 	b.DB.Exec(t, `UPDATE queen.log_segments SET created_at = created_at - interval '1 hour' WHERE partition_id = $1`, pid)
 	require.Equal(t, numbers(1, 4), popUntil(t, b, harness.PopPath(q, "")).Payloads())
@@ -108,8 +108,8 @@ func TestDelayedSegmentsAreNotSealedOver(t *testing.T) {
 	b.Configure(t, q, `{"delayedProcessing":600}`)
 	b.PushEach(t, q, "p", 2)
 	for range 2 {
-		b.Pop(t, q, "consumerGroup=g").RequireEmpty(t)
-		b.PopPartition(t, q, "p", "consumerGroup=g").RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, "consumerGroup=g"))
+		b.RequireNone(t, harness.PopPartitionPath(q, "p", "consumerGroup=g"))
 	}
 	require.Equal(t, int64(-1), cursorOr(b.DB.Cursor(t, q, "p", "g"), -1))
 	b.Configure(t, q, `{}`)
@@ -121,8 +121,8 @@ func TestWindowBufferHoldsARecentlyWrittenPartition(t *testing.T) {
 	b, q := shared(t)
 	b.Configure(t, q, `{"windowBuffer":2}`)
 	b.PushTogether(t, q, "", 3)
-	b.Pop(t, q, "batch=4&wait=false").RequireEmpty(t)
-	b.PopPartition(t, q, "Default", "batch=4").RequireEmpty(t)
+	b.RequireNone(t, harness.PopPath(q, "batch=4&wait=false"))
+	b.RequireNone(t, harness.PopPartitionPath(q, "Default", "batch=4"))
 	p := popUntil(t, b, harness.PopPath(q, "batch=4&wait=false"))
 	require.Equal(t, numbers(0, 3), p.Payloads())
 	require.GreaterOrEqual(t, time.Since(createdAt(t, p.Messages[0])), 2*time.Second)
@@ -190,7 +190,7 @@ func TestVisibilityOptionsChangeAtOnceInSQL(t *testing.T) {
 	for i, option := range []string{"delayedProcessing", "windowBuffer"} {
 		group := fmt.Sprintf("consumerGroup=g%d", i)
 		b.Configure(t, q, `{"`+option+`":3600}`)
-		b.Pop(t, q, group).RequireEmpty(t)
+		b.RequireNone(t, harness.PopPath(q, group))
 		b.Configure(t, q, `{}`)
 		require.Len(t, popUntil(t, b, harness.PopPath(q, group)).Messages, 1)
 	}

@@ -21,10 +21,14 @@ import (
 
 const bootTimeout = 90 * time.Second
 
-// Broker is one running broker, its database, and a client for it.
+// Broker is one running broker with its database and a client for it, or several
+// brokers on one database behind one client.
 type Broker struct {
 	*Client
 	DB *Database
+	// Each are the brokers that the client speaks to in turn: only itself, if it
+	// is one.
+	Each []*Broker
 
 	path string
 	env  []string
@@ -32,13 +36,34 @@ type Broker struct {
 	log  *outputLog
 }
 
-// Shared is the broker of the whole test binary. Tests keep out of each
-// other's way by queue name.
+// Setup says what to start for a test.
+type Setup struct {
+	// Brokers is the number of them on one database; 0 takes what the run says.
+	Brokers int
+	// Server gives the test a PostgreSQL server of its own.
+	Server bool
+	// Proxy puts a proxy between the brokers and PostgreSQL.
+	Proxy bool
+	// Apart keeps several brokers from telling each other anything.
+	Apart bool
+	// Env holds NAME=value for every broker.
+	Env []string
+}
+
+// Stage is what Setup asked for.
+type Stage struct {
+	*Broker
+	Server *pglocal.Server // of the test's own, or nil
+	Proxy  *Proxy          // or nil
+}
+
+// Shared is the installation of the whole test binary, of as many brokers as the
+// run says. Tests keep out of each other's way by queue name.
 func Shared(t testing.TB) *Broker {
 	t.Helper()
 	b, err := current.shared()
 	require.NoError(t, err)
-	b.log.watch(t)
+	b.watch(t)
 	return b
 }
 
@@ -53,23 +78,64 @@ func (s *suite) startShared() (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.newBroker(ctx, db, []string{"DB_POOL_SIZE=30"})
+	b, err := s.newBrokers(ctx, db, Setup{Env: []string{"DB_POOL_SIZE=30"}})
 	if err != nil {
 		return nil, err
 	}
 	s.onClose(func() {
 		s.fault(b.stop())
-		s.fault(checkLog(b.log.text(0)))
 		s.fault(db.checkDeadlocks(context.Background()))
 		s.fault(pg.drop(context.Background(), db))
 	})
 	return b, nil
 }
 
-// Start runs a broker of its own, on a database of its own, for a test that
-// configures or kills it. env entries are NAME=value.
+// Start runs brokers of the test's own, as many as the run says, on a database
+// of their own. env entries are NAME=value.
 func Start(t testing.TB, env ...string) *Broker {
 	t.Helper()
+	return StartSetup(t, Setup{Env: env}).Broker
+}
+
+// StartOne is Start for a test of one broker: it ends the broker, looks into it,
+// or says what is true of one broker only.
+func StartOne(t testing.TB, env ...string) *Broker {
+	t.Helper()
+	return StartSetup(t, Setup{Brokers: 1, Env: env}).Broker
+}
+
+// StartSetup runs what the setup says until the test ends.
+func StartSetup(t testing.TB, setup Setup) *Stage {
+	t.Helper()
+	stage := &Stage{}
+	db := stage.database(t, setup)
+	if setup.Proxy {
+		var err error
+		stage.Proxy, err = newProxy(t.Context(), db.address)
+		require.NoError(t, err)
+		t.Cleanup(stage.Proxy.Close)
+		db.proxied(stage.Proxy)
+	}
+	setup.Env = slices.Concat([]string{"DB_POOL_SIZE=12"}, setup.Env)
+	b, err := current.newBrokers(t.Context(), db, setup)
+	require.NoError(t, err)
+	b.cleanup(t)
+	stage.Broker = b
+	return stage
+}
+
+// database makes the database of a stage, on the suite's server or its own.
+func (s *Stage) database(t testing.TB, setup Setup) *Database {
+	t.Helper()
+	if setup.Server {
+		var err error
+		s.Server, err = current.startServer(t.Context(), "postgres-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+		require.NoError(t, err)
+		db, err := openDatabase(t.Context(), s.Server.URL("postgres"), "postgres")
+		require.NoError(t, err)
+		t.Cleanup(db.Pool.Close)
+		return db
+	}
 	pg, err := current.postgres()
 	require.NoError(t, err)
 	db, err := pg.create(t.Context())
@@ -79,38 +145,92 @@ func Start(t testing.TB, env ...string) *Broker {
 			t.Error(err)
 		}
 	})
-	return startOn(t, db, env)
+	return db
 }
 
-// Sibling runs another broker on the same database.
+// Sibling runs another broker on the same database, which nobody tells anything.
 func (b *Broker) Sibling(t testing.TB, env ...string) *Broker {
 	t.Helper()
-	return startOn(t, b.DB, env)
+	peer, err := current.newBrokers(t.Context(), b.DB, Setup{Brokers: 1, Env: slices.Concat([]string{"DB_POOL_SIZE=12"}, env)})
+	require.NoError(t, err)
+	peer.cleanup(t)
+	return peer
 }
 
-// StartWithServer is Start with a PostgreSQL server of its own, for a test
-// that stops the server.
-func StartWithServer(t testing.TB, env ...string) (*Broker, *pglocal.Server) {
-	t.Helper()
-	server, err := current.startServer(t.Context(), "postgres-"+strconv.FormatInt(time.Now().UnixNano(), 36))
-	require.NoError(t, err)
-	db, err := openDatabase(t.Context(), server.URL("postgres"), "postgres")
-	require.NoError(t, err)
-	t.Cleanup(db.Pool.Close)
-	return startOn(t, db, env), server
-}
-
-func startOn(t testing.TB, db *Database, env []string) *Broker {
-	t.Helper()
-	b, err := current.newBroker(t.Context(), db, append([]string{"DB_POOL_SIZE=12"}, env...))
-	require.NoError(t, err)
-	b.log.watch(t)
+// cleanup stops the brokers when the test ends.
+func (b *Broker) cleanup(t testing.TB) {
+	b.watch(t)
 	t.Cleanup(func() {
-		if err := errors.Join(b.stop(), checkLog(b.log.text(0))); err != nil {
+		if err := b.stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return b
+}
+
+// watch prints what the brokers wrote during the test if the test fails.
+func (b *Broker) watch(t testing.TB) {
+	for _, one := range b.Each {
+		one.log.watch(t, one.URL)
+	}
+}
+
+// newBrokers starts the brokers of a setup. The first one is up before the
+// others start: it applies the schema for all.
+func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Broker, error) {
+	n := setup.Brokers
+	if n == 0 {
+		n = s.brokers
+	}
+	all := &Broker{DB: db}
+	mesh, err := meshEnvironment(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	var urls []string
+	for i := range n {
+		env := setup.Env
+		if !setup.Apart {
+			env = slices.Concat(mesh[i], env)
+		}
+		b, err := s.newBroker(ctx, db, env)
+		if b != nil {
+			all.Each = append(all.Each, b)
+		}
+		if err != nil {
+			return nil, errors.Join(err, all.stop())
+		}
+		urls = append(urls, b.URL)
+	}
+	if n == 1 {
+		return all.Each[0], nil
+	}
+	all.Client = NewClient(urls...)
+	return all, nil
+}
+
+// meshEnvironment joins n brokers; one broker has nobody to talk to.
+func meshEnvironment(ctx context.Context, n int) ([][]string, error) {
+	out := make([][]string, n)
+	if n == 1 {
+		return out, nil
+	}
+	ports := make([]string, n)
+	peers := make([]string, n)
+	for i := range n {
+		port, err := freePort(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ports[i] = strconv.Itoa(port)
+		peers[i] = "127.0.0.1:" + ports[i]
+	}
+	for i := range out {
+		out[i] = []string{
+			"QUEEN_MESH_PORT=" + ports[i], "QUEEN_MESH_PEERS=" + strings.Join(peers, ","),
+			"QUEEN_MESH_BIND_ADDR=127.0.0.1", "QUEEN_MESH_ADVERTISE_HOST=127.0.0.1",
+		}
+	}
+	return out, nil
 }
 
 func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Broker, error) {
@@ -123,11 +243,12 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 		return nil, err
 	}
 	b := &Broker{DB: db, path: path, log: &outputLog{}}
+	b.Each = []*Broker{b}
 	b.Client = NewClient("http://127.0.0.1:" + strconv.Itoa(port))
 	b.env = slices.Concat(cleanEnvironment(), db.env, []string{
 		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
 		"GORACE=halt_on_error=0",
-	}, env)
+	}, s.brokerEnv, env)
 	return b, b.boot(ctx)
 }
 
@@ -147,16 +268,19 @@ func (b *Broker) boot(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the broker as a power cut would (SIGKILL).
+// Kill ends the one broker as a power cut would (SIGKILL).
 func (b *Broker) Kill() { b.proc.Kill() }
 
-// Terminate asks the broker to stop (SIGTERM) and requires a clean exit.
+// PID is the process id of the one broker.
+func (b *Broker) PID() int { return b.proc.PID() }
+
+// Terminate asks the one broker to stop (SIGTERM) and requires a clean exit.
 func (b *Broker) Terminate(t testing.TB) {
 	t.Helper()
 	require.NoError(t, b.proc.Stop())
 }
 
-// Restart starts the broker again on the same port.
+// Restart starts the one broker again on the same port.
 func (b *Broker) Restart(t testing.TB) {
 	t.Helper()
 	b.CloseIdle()
@@ -175,9 +299,24 @@ func (b *Broker) Run(t testing.TB, env []string, args ...string) (string, error)
 	return string(out), err
 }
 
-// stop ends the broker; one that was killed on purpose has ended already.
+// stop ends every broker and reports what went wrong in any of them.
 func (b *Broker) stop() error {
+	if b.Client != nil {
+		b.CloseIdle()
+	}
+	var problems []error
+	for _, one := range b.Each {
+		problems = append(problems, one.stopOne(), checkLog(one.log.text(0)))
+	}
+	return errors.Join(problems...)
+}
+
+// stopOne ends a broker; one that was killed on purpose has ended already.
+func (b *Broker) stopOne() error {
 	defer b.CloseIdle()
+	if b.proc == nil {
+		return nil
+	}
 	select {
 	case <-b.proc.Done():
 		return nil

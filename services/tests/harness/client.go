@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,19 +22,28 @@ const (
 	overloadPause    = 500 * time.Millisecond
 )
 
-// Client speaks to one broker. It is safe for concurrent use.
+// Client speaks to one broker, or to several in turn. It is safe for concurrent
+// use.
 type Client struct {
-	// URL is the base address, without a trailing slash.
+	// URL is the base address of the first broker, without a trailing slash.
 	URL  string
+	urls []string
+	next atomic.Uint64
 	http *http.Client
 }
 
-// NewClient makes a client with connections of its own.
-func NewClient(url string) *Client {
-	return &Client{URL: url, http: &http.Client{
+// NewClient makes a client with connections of its own. With several addresses
+// each request goes to the next one, as behind a load balancer.
+func NewClient(urls ...string) *Client {
+	return &Client{URL: urls[0], urls: urls, http: &http.Client{
 		Timeout:   requestTimeout,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true},
 	}}
+}
+
+// turn is the address that the next request goes to.
+func (c *Client) turn() string {
+	return c.urls[(c.next.Add(1)-1)%uint64(len(c.urls))]
 }
 
 // CloseIdle drops the kept connections.
@@ -53,7 +63,7 @@ func (c *Client) Call(ctx context.Context, method, path string, body []byte, hea
 	if body != nil {
 		reader = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, reader)
+	req, err := http.NewRequestWithContext(ctx, method, c.turn()+path, reader)
 	if err != nil {
 		return Answer{}, err
 	}

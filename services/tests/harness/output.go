@@ -50,12 +50,13 @@ func (o *outputLog) tail(since int) string {
 	return text[max(0, len(text)-outputShown):]
 }
 
-// watch prints what the broker wrote during the test if the test fails.
-func (o *outputLog) watch(t testing.TB) {
+// watch prints what the broker of that name wrote during the test if the test
+// fails.
+func (o *outputLog) watch(t testing.TB, name string) {
 	since := o.position()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the broker wrote meanwhile:\n%s", o.tail(since))
+			t.Logf("%s wrote meanwhile:\n%s", name, o.tail(since))
 		}
 	})
 }

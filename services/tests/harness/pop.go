@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -74,10 +76,36 @@ func (c *Client) pop(t testing.TB, path string) Popped {
 	return p
 }
 
-// Pop pops from whichever partitions of a queue the broker chooses.
+// popPatience is how long Pop is repeated while nothing is delivered: a broker
+// picks partitions from memory, and may not have heard yet what another broker
+// stored or what the test changed in the database.
+const popPatience = 5 * time.Second
+
+// hintTime is what brokers get to hear of each other's writes before a pop of
+// theirs is compared with all that was written.
+const hintTime = 100 * time.Millisecond
+
+// Pop pops from whichever partitions of a queue the broker chooses. The test
+// expects something there; RequireNone looks for nothing.
 func (c *Client) Pop(t testing.TB, queue, query string) Popped {
 	t.Helper()
-	return c.pop(t, PopPath(queue, query))
+	if len(c.urls) > 1 {
+		time.Sleep(hintTime)
+	}
+	for deadline := time.Now().Add(popPatience); ; time.Sleep(pollEvery) {
+		p := c.pop(t, PopPath(queue, query))
+		if p.Status != http.StatusNoContent || strings.Contains(query, "wait=true") || time.Now().After(deadline) {
+			return p
+		}
+	}
+}
+
+// RequireNone requires that no broker has anything to deliver.
+func (c *Client) RequireNone(t testing.TB, path string) {
+	t.Helper()
+	for range c.urls {
+		c.pop(t, path).RequireEmpty(t)
+	}
 }
 
 // PopPartition pops from one partition.

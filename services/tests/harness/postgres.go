@@ -3,9 +3,11 @@ package harness
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,8 +32,9 @@ type postgres struct {
 type Database struct {
 	Name string
 	// Pool is the suite's own way in, past the broker.
-	Pool *pgxpool.Pool
-	env  []string // how a broker connects
+	Pool    *pgxpool.Pool
+	address string   // of the server
+	env     []string // how a broker connects
 }
 
 func (s *suite) startPostgres() (*postgres, error) {
@@ -57,7 +60,7 @@ func (s *suite) startPostgres() (*postgres, error) {
 func (s *suite) startServer(ctx context.Context, name string) (*pglocal.Server, error) {
 	server, err := pglocal.Start(ctx, pglocal.Options{
 		Dir: filepath.Join(s.dir, name), Fast: true,
-		Settings: map[string]string{"max_connections": "400"},
+		Settings: map[string]string{"max_connections": "600"},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
@@ -90,7 +93,8 @@ func openDatabase(ctx context.Context, url, name string) (*Database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	return &Database{Name: name, Pool: pool, env: []string{
+	address := net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port)))
+	return &Database{Name: name, Pool: pool, address: address, env: []string{
 		"PG_HOST=" + cfg.ConnConfig.Host,
 		"PG_PORT=" + strconv.Itoa(int(cfg.ConnConfig.Port)),
 		"PG_USER=" + cfg.ConnConfig.User,
@@ -98,6 +102,12 @@ func openDatabase(ctx context.Context, url, name string) (*Database, error) {
 		"PG_DATABASE=" + name,
 		"PG_USE_SSL=false",
 	}}, nil
+}
+
+// proxied makes brokers connect through a proxy. The suite's own pool does not.
+func (d *Database) proxied(p *Proxy) {
+	host, port, _ := strings.Cut(p.Addr(), ":")
+	d.env = append(d.env, "PG_HOST="+host, "PG_PORT="+port)
 }
 
 // drop removes a database, whoever is still connected to it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,10 +25,26 @@ const (
 	parallelTests = "12"
 )
 
+// What a run may change of the installations under test.
+const (
+	// variableBrokers is the number of brokers behind one client, where a test
+	// does not fix it.
+	variableBrokers = "QUEEN_TEST_BROKERS"
+	// variableBrokerEnv holds NAME=value for every broker, separated by blanks. A
+	// test's own settings win.
+	variableBrokerEnv = "QUEEN_TEST_BROKER_ENV"
+	// variableLong makes tests with a choice take their time.
+	variableLong = "QUEEN_TEST_LONG"
+
+	maxBrokers = 9
+)
+
 // suite is what one test binary shares: the built broker, the PostgreSQL
-// server, and one broker for every test that needs no configuration of its own.
+// server, and the brokers for every test that needs no configuration of its own.
 type suite struct {
-	dir string
+	dir       string
+	brokers   int
+	brokerEnv []string
 
 	binary   func() (string, error)
 	postgres func() (*postgres, error)
@@ -61,7 +78,10 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "open the folder:", err)
 		return 1
 	}
-	current = newSuite(dir)
+	if current, err = newSuite(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	for _, fault := range current.close() {
 		fmt.Fprintln(os.Stderr, "FAIL:", fault)
@@ -76,12 +96,25 @@ func flagGiven(name string) bool {
 	return given
 }
 
-func newSuite(dir string) *suite {
-	s := &suite{dir: dir}
+// Long tells whether the run has time for long tests.
+func Long() bool { return os.Getenv(variableLong) == "1" }
+
+// Several tells whether the run puts more than one broker behind a client.
+func Several() bool { return current.brokers > 1 }
+
+func newSuite(dir string) (*suite, error) {
+	s := &suite{dir: dir, brokers: 1, brokerEnv: strings.Fields(os.Getenv(variableBrokerEnv))}
+	if text := os.Getenv(variableBrokers); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxBrokers {
+			return nil, fmt.Errorf("%s=%s: a number from 1 to %d is allowed", variableBrokers, text, maxBrokers)
+		}
+		s.brokers = n
+	}
 	s.binary = sync.OnceValues(s.buildBroker)
 	s.postgres = sync.OnceValues(s.startPostgres)
 	s.shared = sync.OnceValues(s.startShared)
-	return s
+	return s, nil
 }
 
 // onClose registers something to stop at the end of the run.

@@ -1,0 +1,305 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+)
+
+// Proxy stands between brokers and PostgreSQL and can be told to fail. It
+// forwards bytes as they are; only LoseAnswer looks into them.
+type Proxy struct {
+	ln     net.Listener
+	target string
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	state  proxyState
+	opened chan struct{} // closed while bytes flow
+	links  map[*link]bool
+	armed  *lostAnswer
+}
+
+type proxyState int
+
+const (
+	forwarding proxyState = iota
+	stalled               // bytes stay where they are, as when packets are dropped
+	refusing              // connections are reset
+	closed
+)
+
+// lostAnswer is an order to lose one answer.
+type lostAnswer struct {
+	sql  string
+	lost chan struct{}
+}
+
+func newProxy(ctx context.Context, target string) (*Proxy, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("open the proxy: %w", err)
+	}
+	p := &Proxy{ln: ln, target: target, opened: make(chan struct{}), links: map[*link]bool{}}
+	close(p.opened)
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+// Addr is where brokers connect.
+func (p *Proxy) Addr() string { return p.ln.Addr().String() }
+
+// Stall stops every byte in both directions. Connections stay open, and new ones
+// are taken and never answered.
+func (p *Proxy) Stall() { p.become(stalled) }
+
+// Cut resets every connection, and each new one, until Heal.
+func (p *Proxy) Cut() {
+	p.become(refusing)
+	p.reset()
+}
+
+// Heal lets everything flow again. What a stall held back arrives now, as after
+// a retransmission.
+func (p *Proxy) Heal() { p.become(forwarding) }
+
+// Close ends the proxy and whatever goes through it.
+func (p *Proxy) Close() {
+	p.become(closed)
+	_ = p.ln.Close()
+	p.reset()
+	p.wg.Wait()
+}
+
+// Open counts the connections that go through.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+// LoseAnswer cuts the next connection on which the server has answered a
+// statement whose text holds sql, without passing the answer on: the statement
+// has been committed and its client does not know. The channel is closed then.
+func (p *Proxy) LoseAnswer(sql string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = &lostAnswer{sql: sql, lost: make(chan struct{})}
+	return p.armed.lost
+}
+
+func (p *Proxy) become(s proxyState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == stalled && s != stalled {
+		close(p.opened)
+	}
+	if s == stalled && p.state != stalled {
+		p.opened = make(chan struct{})
+	}
+	p.state = s
+}
+
+// reset ends all connections with a RST on both sides.
+func (p *Proxy) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.reset()
+	}
+}
+
+// pass waits until bytes may flow; false tells that they never will.
+func (p *Proxy) pass() bool {
+	p.mu.Lock()
+	opened := p.opened
+	p.mu.Unlock()
+	<-opened
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state == forwarding || p.state == stalled
+}
+
+func (p *Proxy) accept() {
+	for {
+		conn, err := p.ln.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.serve(conn) })
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	l := &link{proxy: p, client: client, statements: map[string]string{}}
+	defer l.reset()
+	if !p.pass() {
+		return
+	}
+	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.target)
+	if err != nil {
+		return
+	}
+	l.server = server
+	if !p.enter(l) {
+		return
+	}
+	defer p.leave(l)
+	var wg sync.WaitGroup
+	wg.Go(func() { l.copy(l.server, l.client, l.asked) })
+	wg.Go(func() { l.copy(l.client, l.server, l.answered) })
+	wg.Wait()
+}
+
+func (p *Proxy) enter(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == closed || p.state == refusing {
+		return false
+	}
+	p.links[l] = true
+	return true
+}
+
+func (p *Proxy) leave(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// link is one connection through the proxy.
+type link struct {
+	proxy          *Proxy
+	client, server net.Conn
+
+	in         frontend          // what the client has sent so far
+	statements map[string]string // name -> SQL text
+
+	mu      sync.Mutex
+	waiting *lostAnswer // the answer that is on its way is to be lost
+	held    []byte      // of it
+}
+
+func (l *link) reset() {
+	for _, c := range []net.Conn{l.client, l.server} {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+			_ = tcp.Close()
+		}
+	}
+}
+
+// copy forwards one direction until either side ends; see tells what of a chunk
+// goes on, and ends the connection with an error.
+func (l *link) copy(dst, src net.Conn, see func([]byte) ([]byte, error)) {
+	defer l.reset()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buffer)
+		if n > 0 {
+			if !l.proxy.pass() {
+				return
+			}
+			chunk, lost := see(buffer[:n])
+			if lost != nil {
+				return
+			}
+			if _, err := dst.Write(chunk); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// asked looks at what the client sends: a Bind of the statement that an order
+// names marks the connection.
+func (l *link) asked(chunk []byte) ([]byte, error) {
+	l.in.feed(chunk, func(kind byte, body []byte) {
+		switch kind {
+		case 'P': // Parse: name, text
+			name, rest, _ := strings.Cut(string(body), "\x00")
+			text, _, _ := strings.Cut(rest, "\x00")
+			l.statements[name] = text
+		case 'B': // Bind: portal, statement name
+			_, rest, _ := strings.Cut(string(body), "\x00")
+			name, _, _ := strings.Cut(rest, "\x00")
+			l.mark(l.statements[name])
+		case 'Q': // simple query
+			l.mark(string(body))
+		}
+	})
+	return chunk, nil
+}
+
+func (l *link) mark(sql string) {
+	p := l.proxy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.armed == nil || !strings.Contains(sql, p.armed.sql) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting, p.armed = p.armed, nil
+}
+
+var errLost = errors.New("the answer is lost")
+
+// answered holds the answer of a marked statement back until the server is ready
+// for the next one outside a transaction, which is when it has committed.
+func (l *link) answered(chunk []byte) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting == nil {
+		return chunk, nil
+	}
+	l.held = append(l.held, chunk...)
+	const ready = "Z\x00\x00\x00\x05" // and the state of the transaction
+	text := string(l.held)
+	switch {
+	case strings.HasSuffix(text, ready+"I"):
+		close(l.waiting.lost)
+		return nil, errLost
+	case strings.HasSuffix(text, ready+"T"), strings.HasSuffix(text, ready+"E"):
+		out := l.held
+		l.held = nil
+		return out, nil
+	}
+	return nil, nil
+}
+
+// frontend cuts the client's side of the protocol into messages.
+type frontend struct {
+	started bool // the start-up message, which has no kind, is over
+	rest    []byte
+}
+
+// feed calls see with every message that is complete.
+func (f *frontend) feed(chunk []byte, see func(kind byte, body []byte)) {
+	f.rest = append(f.rest, chunk...)
+	for {
+		head := 0
+		if f.started {
+			head = 1
+		}
+		if len(f.rest) < head+4 {
+			return
+		}
+		n := int(f.rest[head])<<24 | int(f.rest[head+1])<<16 | int(f.rest[head+2])<<8 | int(f.rest[head+3])
+		if len(f.rest) < head+n {
+			return
+		}
+		if f.started {
+			see(f.rest[0], f.rest[head+4:head+n])
+		}
+		f.started = true
+		f.rest = f.rest[head+n:]
+	}
+}
