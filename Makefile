@@ -12,6 +12,12 @@ BIN      := $(CURDIR)/.bin
 # suite drives binaries; `make test-race` builds those with the detector too.
 RACE_PACKAGES := ./pkg/... ./services/broker/...
 
+# What makes the engine fast and may be switched off without changing an answer.
+SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0
+
+# The part of the end-to-end suite that `make test` repeats with three brokers.
+CLUSTER_TESTS := Client|ConsumeLoop|Consumers|ManualAcks|LateAck|FiftyRequests|BehavesLikeTheModel$$|Turmoil
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS := -X github.com/queenmq/queen/pkg/buildinfo.version=$(VERSION) -X github.com/queenmq/queen/pkg/buildinfo.commit=$(COMMIT)
@@ -35,6 +41,14 @@ build: ## Build the services into .bin/
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
 	go test ./sql/... ./services/maintainer/... ./services/sweeper/... ./services/tests/...
+	QUEEN_TEST_BROKERS=3 go test ./services/tests/e2e -run '$(CLUSTER_TESTS)'
+
+.PHONY: test-engine
+test-engine: ## Run the end-to-end suite with three brokers, and with each accelerator switched off
+	QUEEN_TEST_BROKERS=3 go test -timeout 20m ./services/tests/e2e
+	@for switch in $(SWITCHES); do echo "end-to-end suite with $$switch"; \
+		QUEEN_TEST_BROKER_ENV=$$switch go test -timeout 20m ./services/tests/e2e || exit 1; done
+	QUEEN_TEST_BROKERS=3 QUEEN_TEST_BROKER_ENV="$(SWITCHES)" go test -timeout 20m ./services/tests/e2e
 
 .PHONY: test-race
 test-race: ## Run every test with the race detector, the broker under test included

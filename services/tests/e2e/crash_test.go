@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -45,7 +44,7 @@ func TestBrokerMayEndAtAnyMoment(t *testing.T) {
 				c := newWorker(t, b, l, q, groups[i%2], uint64(1000+i), true)
 				consumers.Go(func() { c.consume(ctx, names) })
 			}
-			rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+			rng, _ := seeded(t)
 			for range 5 {
 				before := l.pushedCount()
 				harness.Eventually(t, 60*time.Second, "the load goes on", func() bool { return l.pushedCount() > before+50 })

@@ -3,15 +3,17 @@
 package e2e_test
 
 import (
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,7 +42,25 @@ func shared(t *testing.T) (*harness.Broker, string) {
 func queueName(t *testing.T) string {
 	t.Helper()
 	name := regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(t.Name(), "-")
-	return name[:min(len(name), 80)] + "-" + rand.Text()[:8]
+	return name[:min(len(name), 80)] + "-" + cryptorand.Text()[:8]
+}
+
+// seeded is a source of randomness; its seed is printed with a failure.
+// QUEEN_TEST_SEED repeats a run.
+func seeded(t *testing.T) (*rand.Rand, uint64) {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("QUEEN_TEST_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		seed = n
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("repeat with QUEEN_TEST_SEED=%d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 1)), seed
 }
 
 // numbers are the JSON texts of from to to-1, the payloads of PushEach.

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,10 +178,12 @@ func (b *Broker) watch(t testing.TB) {
 // newBrokers starts the brokers of a setup. The first one is up before the
 // others start: it applies the schema for all.
 func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Broker, error) {
-	n := setup.Brokers
-	if n == 0 {
-		n = s.brokers
+	run, err := s.run()
+	if err != nil {
+		return nil, err
 	}
+	n := cmp.Or(setup.Brokers, run.brokers)
+	setup.Env = slices.Concat(run.brokerEnv, setup.Env)
 	all := &Broker{DB: db}
 	mesh, err := meshEnvironment(ctx, n)
 	if err != nil {
@@ -248,7 +251,7 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 	b.env = slices.Concat(cleanEnvironment(), db.env, []string{
 		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
 		"GORACE=halt_on_error=0",
-	}, s.brokerEnv, env)
+	}, env)
 	return b, b.boot(ctx)
 }
 

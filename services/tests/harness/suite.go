@@ -42,9 +42,10 @@ const (
 // suite is what one test binary shares: the built broker, the PostgreSQL
 // server, and the brokers for every test that needs no configuration of its own.
 type suite struct {
-	dir       string
-	brokers   int
-	brokerEnv []string
+	dir string
+
+	// Read while tests run: what is read before is no part of go test's cache key.
+	run func() (run, error)
 
 	binary   func() (string, error)
 	postgres func() (*postgres, error)
@@ -78,10 +79,7 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "open the folder:", err)
 		return 1
 	}
-	if current, err = newSuite(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+	current = newSuite(dir)
 	code := m.Run()
 	for _, fault := range current.close() {
 		fmt.Fprintln(os.Stderr, "FAIL:", fault)
@@ -99,22 +97,31 @@ func flagGiven(name string) bool {
 // Long tells whether the run has time for long tests.
 func Long() bool { return os.Getenv(variableLong) == "1" }
 
-// Several tells whether the run puts more than one broker behind a client.
-func Several() bool { return current.brokers > 1 }
+// run is what the environment says of all installations.
+type run struct {
+	brokers   int
+	brokerEnv []string
+}
 
-func newSuite(dir string) (*suite, error) {
-	s := &suite{dir: dir, brokers: 1, brokerEnv: strings.Fields(os.Getenv(variableBrokerEnv))}
-	if text := os.Getenv(variableBrokers); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxBrokers {
-			return nil, fmt.Errorf("%s=%s: a number from 1 to %d is allowed", variableBrokers, text, maxBrokers)
-		}
-		s.brokers = n
+func readRun() (run, error) {
+	r := run{brokers: 1, brokerEnv: strings.Fields(os.Getenv(variableBrokerEnv))}
+	text := os.Getenv(variableBrokers)
+	if text == "" {
+		return r, nil
 	}
+	var err error
+	if r.brokers, err = strconv.Atoi(text); err != nil || r.brokers < 1 || r.brokers > maxBrokers {
+		return r, fmt.Errorf("%s=%s: a number from 1 to %d is allowed", variableBrokers, text, maxBrokers)
+	}
+	return r, nil
+}
+
+func newSuite(dir string) *suite {
+	s := &suite{dir: dir, run: sync.OnceValues(readRun)}
 	s.binary = sync.OnceValues(s.buildBroker)
 	s.postgres = sync.OnceValues(s.startPostgres)
 	s.shared = sync.OnceValues(s.startShared)
-	return s, nil
+	return s
 }
 
 // onClose registers something to stop at the end of the run.
