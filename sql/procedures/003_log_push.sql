@@ -470,3 +470,127 @@ AS $$
     ) AS s
     WHERE s.end_offset >= p_off
 $$;
+
+-- Dedup reads
+--
+-- What a broker reads to remember the dedup window of a lane. No lock is taken:
+-- the rows of a lane become visible in offset order, because every writer holds
+-- the lane from its allocation to its commit, so a reader that saw a row has
+-- seen, or could have seen, all rows before it. Rows never change, and are only
+-- ever removed from the front.
+
+-- The first offset at or above p_floor whose sidecar row is not older than
+-- p_since, p_last + 1 when there is none. created_at does not decrease with the
+-- offset, so it is bisected for: a lane may keep a day of rows for its acks
+-- beside a window of a minute, and reading those through took seconds.
+CREATE OR REPLACE FUNCTION queen.log_sidecar_start_v1(
+    p_pid   UUID,
+    p_floor BIGINT,
+    p_last  BIGINT,
+    p_since TIMESTAMPTZ
+)
+RETURNS BIGINT
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_low  BIGINT := p_floor;    -- rows that begin below are too old
+    v_high BIGINT := p_last + 1; -- rows that begin here or above are not
+    v_mid  BIGINT;
+    v_base BIGINT;
+    v_at   TIMESTAMPTZ;
+BEGIN
+    WHILE v_low < v_high LOOP
+        v_mid := v_low + (v_high - v_low) / 2;
+        SELECT t.base_offset, t.created_at
+        INTO v_base, v_at
+        FROM queen.log_txns AS t
+        WHERE t.partition_id = p_pid AND t.base_offset >= v_low AND t.base_offset <= v_mid
+        ORDER BY t.base_offset DESC
+        LIMIT 1;
+        IF v_at >= p_since THEN
+            v_high := v_base;
+        ELSE
+            v_low := v_mid + 1;
+        END IF;
+    END LOOP;
+    RETURN v_high;
+END
+$$;
+
+-- A lane by name: the window of its queue, its id, its last offset, and where
+-- the window and p_slack seconds more begin in its sidecar. No row for an unknown
+-- queue; the lane's columns are NULL while it does not exist. A caller that
+-- knows the lane by the id p_known, and for a window of p_window seconds or
+-- more, is not told the start again, nor is anyone with a window of 0.
+CREATE OR REPLACE FUNCTION queen.log_lane_v1(
+    p_tenant    UUID,
+    p_queue     TEXT,
+    p_partition TEXT,
+    p_slack     INT,
+    p_known     UUID DEFAULT NULL,
+    p_window    INT DEFAULT NULL
+)
+RETURNS TABLE (r_window INT, r_pid UUID, r_last BIGINT, r_start BIGINT)
+LANGUAGE sql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+    SELECT q.dedup_window_seconds, p.id, p.last_offset,
+           CASE
+               WHEN q.dedup_window_seconds <= 0 THEN NULL
+               WHEN p.id = p_known AND q.dedup_window_seconds <= p_window THEN NULL
+               WHEN p.id IS NOT NULL THEN queen.log_sidecar_start_v1(p.id, p.txns_start, p.last_offset,
+                   clock_timestamp() - make_interval(secs => q.dedup_window_seconds::FLOAT8 + p_slack))
+           END
+    FROM queen.queues AS q
+    LEFT JOIN queen.log_partitions AS p ON p.queue_id = q.id AND p.name = p_partition
+    WHERE q.tenant_id = p_tenant AND q.name = p_queue
+$$;
+
+-- One page of a lane's sidecar: the rows behind p_after, ascending, that begin
+-- within p_max offsets from the first of them. An offset is a frame, so p_max
+-- bounds the bytes too, up to the length of the last row. The hashes of all rows
+-- come as one value, and are compared by the caller: 2.4 million frames in rows of
+-- 100 took 0.2 s to read and 0.5 s to match here; in rows of 1000, 11 s. One row is
+-- answered, all NULL when nothing lies behind p_after.
+CREATE OR REPLACE FUNCTION queen.log_sidecar_page_v1(p_pid UUID, p_after BIGINT, p_max INT)
+RETURNS TABLE (r_bases BIGINT[], r_ends BIGINT[], r_newest TIMESTAMPTZ, r_hashes BYTEA)
+LANGUAGE sql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+    SELECT array_agg(s.base_offset), array_agg(s.end_offset), max(s.created_at), string_agg(s.hashes, ''::BYTEA)
+    FROM (
+        SELECT t.base_offset, t.end_offset, t.created_at, t.hashes
+        FROM queen.log_txns AS t
+        WHERE t.partition_id = p_pid AND t.base_offset > p_after
+          AND t.base_offset < p_max + (
+              SELECT f.base_offset
+              FROM queen.log_txns AS f
+              WHERE f.partition_id = p_pid AND f.base_offset > p_after
+              ORDER BY f.base_offset
+              LIMIT 1)
+        ORDER BY t.base_offset
+    ) AS s
+$$;
+
+-- The sidecar rows of a lane that begin at the given offsets, in that form. What
+-- does not exist is left out.
+CREATE OR REPLACE FUNCTION queen.log_sidecar_rows_v1(p_pid UUID, p_bases BIGINT[])
+RETURNS TABLE (r_bases BIGINT[], r_ends BIGINT[], r_newest TIMESTAMPTZ, r_hashes BYTEA)
+LANGUAGE sql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+    SELECT array_agg(s.base_offset), array_agg(s.end_offset), max(s.created_at), string_agg(s.hashes, ''::BYTEA)
+    FROM (
+        SELECT t.base_offset, t.end_offset, t.created_at, t.hashes
+        FROM (SELECT DISTINCT u.base FROM unnest(p_bases) AS u (base)) AS b
+        JOIN queen.log_txns AS t ON t.partition_id = p_pid AND t.base_offset = b.base
+        ORDER BY t.base_offset
+    ) AS s
+$$;
