@@ -55,7 +55,7 @@ test-race: ## Run every test with the race detector, the broker under test inclu
 	QUEEN_TEST_RACE=1 go test -race -timeout 30m $(PACKAGES)
 
 .PHONY: bench
-bench: ## Load the broker and compare it with plain INSERTs on the same server (ARGS="-duration 5s")
+bench: ## Hold the broker to its targets, row by row (ARGS="-quick -only w1,w2", ARGS=-list)
 	@go run ./services/tests/bench $(ARGS)
 
 .PHONY: lint

@@ -1,15 +1,20 @@
-// Command bench loads a broker and compares it with what the same PostgreSQL
-// can do without one. `make bench` calls it.
+// Command bench holds the broker to its targets. `make bench` calls it.
 //
-// It starts a private, durable PostgreSQL and the broker, then runs blocks of
-// three kinds in turn on that one server: the broker, and two floors at the
-// same concurrency that write the same compressed bytes:
+// It starts a private, durable PostgreSQL and runs one row of the table after
+// another, each with brokers and a database of its own, and ends with one table:
+// the target beside each measured figure, and OK or MISS.
 //
-//	A  one INSERT of the blob per transaction
-//	B  allocator UPDATE, segment INSERT and sidecar INSERT in one round trip
+// A comparison is a number of rounds in which the contenders take turns on the
+// same server; what is reported is the median of the rounds' ratios and their
+// spread. Servers and driver share the processors of the machine, so the driver
+// is cheap: request bodies are made before the clock starts, connections are
+// kept, and answers are searched, not parsed. Yet every answer is checked: only
+// correct ones count, and a failure makes its row a MISS.
 //
-// It ends with the ratios broker/A and broker/B. Everything is bounded in time
-// and runs on loopback only.
+// The files: row.go is what a row is, rows.go lists them, row_*.go are their
+// programs; flow.go pushes and consumes, floor.go writes to PostgreSQL alone,
+// load.go drives either, measure.go measures them in blocks; stack.go runs the
+// servers; report.go shows the figures.
 package main
 
 import (
@@ -35,23 +40,37 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	srv, err := startServers(ctx)
+	if opts.list {
+		printRows(os.Stdout, rows(opts))
+		return nil
+	}
+	chosen, err := choose(rows(opts), opts.only)
 	if err != nil {
 		return err
 	}
-	defer srv.stop()
-
-	load, err := newWorkload(opts)
+	b, err := newBench(ctx, opts)
 	if err != nil {
 		return err
 	}
-	report, err := measure(ctx, opts, srv, load)
-	if err != nil {
-		return err
+	defer b.lab.stop()
+	rep := newReport(opts)
+	for i, r := range chosen {
+		progress("row %d of %d: %s, %s", i+1, len(chosen), r.name, r.what)
+		rep.add(b.runRow(ctx, r))
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if len(chosen) > 1 {
+			rep.printLast(os.Stderr)
+		}
 	}
-	report.print(os.Stdout)
+	rep.print(os.Stdout)
 	if opts.jsonPath == "" {
 		return nil
 	}
-	return report.writeJSON(opts.jsonPath)
+	return rep.writeJSON(opts.jsonPath)
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
 }

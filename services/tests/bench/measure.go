@@ -3,110 +3,161 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// block is one measured stretch of load of one kind.
-type block struct {
-	push      result
-	delivered int64
-	endToEnd  *delivery
-	usage     usage
+// runner is a load that can be measured: a flow on brokers, or a floor.
+type runner interface {
+	// run works until stop is closed, ctx ends or it has nothing left to do.
+	run(ctx context.Context, stop <-chan struct{}, w *window)
+	// counts are the messages pushed and acknowledged so far.
+	counts() (pushed, acked int64)
+	// report adds latencies and failures to the block, after run.
+	report(b *block)
 }
 
-// measure runs the rounds: broker, floor A, floor B, in turn on one server.
-func measure(ctx context.Context, o options, s *servers, w *workload) (*report, error) {
-	floors, err := newFloorLoad(ctx, w, s.db)
-	if err != nil {
-		return nil, err
+// block is one measured stretch of load.
+type block struct {
+	elapsed       time.Duration
+	pushed, acked int64
+	push          *hdrhistogram.Histogram // from due time to answer, microseconds
+	end           *hdrhistogram.Histogram // from due time to arrival at a consumer
+	pop           *hdrhistogram.Histogram // pops that delivered
+	used          usage
+	failures      int64
+	err           error
+}
+
+func (b block) pushRate() float64 { return float64(b.pushed) / b.elapsed.Seconds() }
+func (b block) ackRate() float64  { return float64(b.acked) / b.elapsed.Seconds() }
+func (b block) pushP99() float64  { return millis(b.push, 99) }
+func (b block) endP50() float64   { return millis(b.end, 50) }
+func (b block) endP99() float64   { return millis(b.end, 99) }
+func (b block) popP99() float64   { return millis(b.pop, 99) }
+
+// messages is what the block's costs are shared by: those that went all the
+// way, or those pushed where nobody consumes.
+func (b block) messages() float64 {
+	if b.acked > 0 {
+		return float64(b.acked)
 	}
-	broker := newBrokerLoad(w, s.url)
-	r := newReport(o)
-	for round := range o.Rounds {
-		for _, kind := range r.kinds() {
-			progress("round %d of %d: %s, %s", round+1, o.Rounds, kind, o.Duration)
-			var b block
-			var err error
-			switch kind {
-			case kindBroker:
-				b, err = measureBroker(ctx, o, s, broker)
-			case kindA:
-				b, err = measureFloor(ctx, o, s, floors.plain)
-			case kindB:
-				b, err = measureFloor(ctx, o, s, floors.log)
-			}
+	return float64(max(b.pushed, 1))
+}
+
+func (b block) serverCPU() float64   { return b.brokerCPU() + b.postgresCPU() }
+func (b block) brokerCPU() float64   { return b.used.brokerCPU * 1e6 / b.messages() }
+func (b block) postgresCPU() float64 { return b.used.postgresCPU * 1e6 / b.messages() }
+func (b block) driverCPU() float64   { return b.used.driverCPU * 1e6 / b.messages() }
+func (b block) walBytes() float64    { return b.used.walBytes / b.messages() }
+func (b block) commits() float64     { return b.used.commits / b.messages() }
+
+// millis is NaN where nothing was measured.
+func millis(h *hdrhistogram.Histogram, q float64) float64 {
+	if h == nil || h.TotalCount() == 0 {
+		return math.NaN()
+	}
+	return float64(h.ValueAtQuantile(q)) / 1000
+}
+
+// contender is one side of a comparison. Its load is made anew for each block.
+type contender struct {
+	name  string
+	stack *stack
+	make  func() runner
+}
+
+// alternate measures the contenders in turn, in rounds: what the machine does
+// beside them hits all alike. The result has the blocks of each contender.
+func (b *bench) alternate(ctx context.Context, contenders ...contender) ([][]block, error) {
+	blocks := make([][]block, len(contenders))
+	for round := range b.scale.Rounds {
+		for i, c := range contenders {
+			progress("  round %d of %d: %s", round+1, b.scale.Rounds, c.name)
+			got, err := b.measure(ctx, c.stack, c.make())
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", kind, err)
+				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
-			r.add(kind, b)
+			blocks[i] = append(blocks[i], got)
 		}
 	}
-	return r, nil
+	return blocks, nil
 }
 
-// measured warms up, then runs one block between two readings of the counters.
-// A checkpoint comes first, so that no kind pays for another one's dirty pages.
-func measured(ctx context.Context, o options, s *servers, send sender) (block, error) {
+// repeat measures one load in several blocks.
+func (b *bench) repeat(ctx context.Context, c contender) ([]block, error) {
+	var blocks []block
+	for i := range b.scale.Blocks {
+		progress("  block %d of %d: %s", i+1, b.scale.Blocks, c.name)
+		got, err := b.measure(ctx, c.stack, c.make())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		blocks = append(blocks, got)
+	}
+	return blocks, nil
+}
+
+// measure runs a load and measures one block of it, after a warm-up. A
+// checkpoint comes first, so that no load pays for another one's dirty pages.
+func (b *bench) measure(ctx context.Context, s *stack, r runner) (block, error) {
 	if _, err := s.db.Exec(ctx, "CHECKPOINT"); err != nil {
 		return block{}, err
 	}
-	if o.Warmup > 0 {
-		drive(ctx, o, o.Warmup, send)
+	return b.window(ctx, s, r, b.scale.Warmup)
+}
+
+// window measures one block of a load that starts now.
+func (b *bench) window(ctx context.Context, s *stack, r runner, warmup time.Duration) (block, error) {
+	stop, done, w := make(chan struct{}), make(chan struct{}), newWindow()
+	go func() {
+		defer close(done)
+		r.run(ctx, stop, w)
+	}()
+	got, err := b.between(ctx, s, r, w, warmup, done)
+	close(stop)
+	<-done
+	if err == nil {
+		err = ctx.Err()
 	}
+	r.report(&got)
+	if err == nil && got.pushed == 0 && got.acked == 0 {
+		err = fmt.Errorf("nothing succeeded, %d failed: %w", got.failures, got.err)
+	}
+	return got, err
+}
+
+// between reads the counters at both ends of the block.
+func (b *bench) between(ctx context.Context, s *stack, r runner, w *window, warmup time.Duration, done <-chan struct{}) (block, error) {
+	wait(ctx, warmup, done)
 	before, err := s.usage(ctx)
 	if err != nil {
 		return block{}, err
 	}
-	push := drive(ctx, o, o.Duration, send)
+	began := time.Now()
+	pushed, acked := r.counts()
+	w.open(began)
+	wait(ctx, b.scale.Block, done)
+	ended := time.Now()
+	w.close(ended)
+	var got block
+	got.elapsed = ended.Sub(began)
+	got.pushed, got.acked = r.counts()
+	got.pushed, got.acked = got.pushed-pushed, got.acked-acked
 	after, err := s.usage(ctx)
-	if err != nil {
-		return block{}, err
-	}
-	if ctx.Err() != nil {
-		return block{}, ctx.Err()
-	}
-	if push.requests == 0 {
-		return block{}, fmt.Errorf("no request succeeded, %d failed", push.failures)
-	}
-	return block{push: push, usage: after.minus(before)}, nil
+	got.used = after.minus(before)
+	return got, err
 }
 
-func measureFloor(ctx context.Context, o options, s *servers, send sender) (block, error) {
-	return measured(ctx, o, s, send)
-}
-
-// measureBroker adds the consumers, if any, and what they saw in the block.
-func measureBroker(ctx context.Context, o options, s *servers, l *brokerLoad) (block, error) {
-	if o.Groups == 0 {
-		return measured(ctx, o, s, l.push)
-	}
-	d := &delivery{latency: newHistogram()}
-	consuming, stop := context.WithCancel(ctx)
-	wg := l.consume(consuming, d)
-	b, err := measured(ctx, o, s, l.push)
-	b.delivered = d.messages.Load()
-	waitDrained(ctx, d)
-	stop()
-	wg.Wait()
-	b.endToEnd = d
-	if n := d.failures.Load(); n > 0 && err == nil {
-		progress("%d consumer requests failed, the last one: %v", n, d.lastErr)
-	}
-	return b, err
-}
-
-// waitDrained lets the consumers finish what was pushed, for a bounded time, so
-// that one block's backlog is not the next one's latency.
-func waitDrained(ctx context.Context, d *delivery) {
-	const quiet, limit = 2 * time.Second, 30 * time.Second
-	deadline := time.Now().Add(limit)
-	seen, since := d.messages.Load(), time.Now()
-	for time.Now().Before(deadline) && time.Since(since) < quiet {
-		if !waitUntil(ctx, time.Now().Add(quiet/10)) {
-			return
-		}
-		if n := d.messages.Load(); n != seen {
-			seen, since = n, time.Now()
-		}
+// wait ends early when the load has nothing left to do.
+func wait(ctx context.Context, d time.Duration, done <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
+	case <-ctx.Done():
 	}
 }

@@ -4,147 +4,161 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
+
+// report gathers the rows and knows how to show them.
+type report struct {
+	Started time.Time  `json:"started"`
+	CPUs    int        `json:"cpus"`
+	Scale   scale      `json:"scale"`
+	Rows    []*outcome `json:"rows"`
+}
+
+func newReport(o options) *report {
+	return &report{Started: time.Now(), CPUs: runtime.NumCPU(), Scale: o.scale}
+}
+
+func (r *report) add(o *outcome) { r.Rows = append(r.Rows, o) }
 
 const (
-	kindBroker = "broker"
-	kindA      = "A plain INSERT"
-	kindB      = "B log INSERTs"
+	verdictOK   = "OK"
+	verdictMiss = "MISS"
 )
 
-// report gathers the blocks and knows how to show them.
-type report struct {
-	opts   options
-	blocks map[string][]block
-}
-
-// figures are the numbers of one kind over all its blocks.
-type figures struct {
-	MessagesPerSecond float64   `json:"messagesPerSecond"` // median of the blocks
-	Spread            []float64 `json:"blocks"`            // each block's messages per second
-	Failures          int64     `json:"failures"`
-	PushMs            quantiles `json:"pushMs"`
-	EndToEndMs        quantiles `json:"endToEndMs"` // zero without groups
-	DeliveredPerSec   float64   `json:"deliveredPerSecond"`
-	BrokerCPUMicros   float64   `json:"brokerCpuMicrosPerMessage"`
-	PostgresCPUMicros float64   `json:"postgresCpuMicrosPerMessage"`
-	WALBytes          float64   `json:"walBytesPerMessage"`
-	Commits           float64   `json:"commitsPerMessage"`
-}
-
-type quantiles struct {
-	P50  float64 `json:"p50"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
-}
-
-func newReport(o options) *report { return &report{opts: o, blocks: map[string][]block{}} }
-
-func (r *report) kinds() []string {
-	if r.opts.SkipFloors {
-		return []string{kindBroker}
+func verdict(ok bool) string {
+	if ok {
+		return verdictOK
 	}
-	return []string{kindBroker, kindA, kindB}
-}
-
-func (r *report) add(kind string, b block) { r.blocks[kind] = append(r.blocks[kind], b) }
-
-func (r *report) figures(kind string) figures {
-	var f figures
-	var messages, delivered float64
-	var elapsed time.Duration
-	var used usage
-	push, end := newHistogram(), newHistogram()
-	for _, b := range r.blocks[kind] {
-		f.Spread = append(f.Spread, float64(b.push.messages)/b.push.elapsed.Seconds())
-		f.Failures += b.push.failures
-		messages += float64(b.push.messages)
-		delivered += float64(b.delivered)
-		elapsed += b.push.elapsed + r.opts.Warmup
-		used = used.plus(b.usage)
-		push.Merge(b.push.latency)
-		if b.endToEnd != nil {
-			f.Failures += b.endToEnd.failures.Load()
-			end.Merge(b.endToEnd.latency)
-		}
-	}
-	f.MessagesPerSecond = median(f.Spread)
-	f.DeliveredPerSec = delivered / elapsed.Seconds()
-	f.PushMs, f.EndToEndMs = quantilesOf(push), quantilesOf(end)
-	f.BrokerCPUMicros = used.brokerCPU * 1e6 / messages
-	f.PostgresCPUMicros = used.postgresCPU * 1e6 / messages
-	f.WALBytes = used.walBytes / messages
-	f.Commits = used.commits / messages
-	return f
-}
-
-func quantilesOf(h *hdrhistogram.Histogram) quantiles {
-	ms := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1000 }
-	return quantiles{ms(50), ms(99), ms(99.9)}
-}
-
-func median(v []float64) float64 {
-	s := slices.Clone(v)
-	slices.Sort(s)
-	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2
-	}
-	return s[len(s)/2]
-}
-
-// ratios compares the broker with the floors of the same run.
-func (r *report) ratios() (overA, overB float64) {
-	b := r.figures(kindBroker).MessagesPerSecond
-	return b / r.figures(kindA).MessagesPerSecond, b / r.figures(kindB).MessagesPerSecond
+	return verdictMiss
 }
 
 // print writes the table for a person.
 func (r *report) print(out io.Writer) {
-	o := r.opts
-	loop := "closed loop"
-	if o.Rate > 0 {
-		loop = fmt.Sprintf("open loop at %d msg/s", o.Rate)
+	fmt.Fprintf(out, "\n%d processors shared by PostgreSQL, brokers and driver; blocks of %s, comparisons of %d rounds; median and spread of the blocks\n\n",
+		r.CPUs, r.Scale.Block, r.Scale.Rounds)
+	printTable(out, r.Rows)
+	met, missed := 0, []string{}
+	for _, o := range r.Rows {
+		if o.ok() {
+			met++
+		} else {
+			missed = append(missed, o.Name)
+		}
 	}
-	fmt.Fprintf(out, "\n%d messages of %d B per request, %d lanes, %d pushers, %d groups, %s; %d blocks of %s\n\n",
-		o.Batch, o.Bytes, o.Lanes, o.Pushers, o.Groups, loop, o.Rounds, o.Duration)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tmsg/s\tmin..max\tp50 ms\tp99\tp99.9\tbroker µs/msg\tpostgres µs/msg\tWAL B/msg\tcommits/msg\tfailed\t")
-	for _, kind := range r.kinds() {
-		f := r.figures(kind)
-		fmt.Fprintf(w, "%s\t%.0f\t%.0f..%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.4f\t%d\t\n", kind,
-			f.MessagesPerSecond, slices.Min(f.Spread), slices.Max(f.Spread), f.PushMs.P50, f.PushMs.P99, f.PushMs.P999,
-			f.BrokerCPUMicros, f.PostgresCPUMicros, f.WALBytes, f.Commits, f.Failures)
+	fmt.Fprintf(out, "\n%d of %d rows meet their targets", met, len(r.Rows))
+	if len(missed) > 0 {
+		fmt.Fprintf(out, "; missed: %s", strings.Join(missed, ", "))
+	}
+	fmt.Fprintln(out)
+	for _, o := range r.Rows {
+		if o.Error != "" {
+			fmt.Fprintf(out, "\n%s: %s\n", o.Name, o.Error)
+		}
+	}
+}
+
+// printLast shows the newest row while the others still run.
+func (r *report) printLast(out io.Writer) { printTable(out, r.Rows[len(r.Rows)-1:]) }
+
+func printTable(out io.Writer, outcomes []*outcome) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "row\tfigure\tmeasured\tmin..max\ttarget\t")
+	for _, o := range outcomes {
+		name := o.Name
+		for _, l := range o.lines() {
+			fmt.Fprintf(w, "%s\t%s\n", name, l)
+			name = ""
+		}
 	}
 	_ = w.Flush()
-	if o.Groups > 0 {
-		f := r.figures(kindBroker)
-		fmt.Fprintf(out, "\nend to end: %.0f msg/s delivered to %d groups, p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms\n",
-			f.DeliveredPerSec, o.Groups, f.EndToEndMs.P50, f.EndToEndMs.P99, f.EndToEndMs.P999)
+}
+
+// lines are the cells of the row's figures, and of what failed.
+func (o *outcome) lines() []string {
+	var lines []string
+	for _, f := range o.Figures {
+		lines = append(lines, f.line())
 	}
-	if !o.SkipFloors {
-		a, b := r.ratios()
-		fmt.Fprintf(out, "\nbroker/A %.2f   broker/B %.2f\n", a, b)
+	if o.Failures > 0 {
+		lines = append(lines, fmt.Sprintf("failed requests or messages\t%d\t\tnone\t%s", o.Failures, verdictMiss))
 	}
+	if o.Error != "" {
+		text, _, _ := strings.Cut(o.Error, "\n")
+		lines = append(lines, fmt.Sprintf("error: %.80s\t\t\t\t%s", text, verdictMiss))
+	}
+	return lines
+}
+
+func (f figure) line() string {
+	spread, target, ok := "", "", ""
+	if len(f.Values) > 1 {
+		spread = short(slices.Min(f.Values)) + ".." + short(slices.Max(f.Values))
+	}
+	if f.Want.Sense != "" {
+		target, ok = f.Want.Sense+" "+short(f.Want.Limit), verdict(f.ok())
+	}
+	measured := "-"
+	if len(f.Values) > 0 {
+		measured = short(median(f.Values))
+	}
+	if f.Unit != "" {
+		measured += " " + f.Unit
+	}
+	return strings.Join([]string{f.Name, measured, spread, target, ok}, "\t")
+}
+
+// short shows as many digits as a reader can use.
+func short(v float64) string {
+	digits := 0
+	switch a := math.Abs(v); {
+	case a == math.Trunc(a) && a >= 10:
+	case a < 1:
+		digits = 3
+	case a < 10:
+		digits = 2
+	case a < 100:
+		digits = 1
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
+}
+
+// MarshalJSON adds what can be read off the values.
+func (f figure) MarshalJSON() ([]byte, error) {
+	doc := map[string]any{"name": f.Name, "values": f.Values, "median": median(f.Values)}
+	if f.Unit != "" {
+		doc["unit"] = f.Unit
+	}
+	if f.Want.Sense != "" {
+		doc["target"], doc["ok"] = f.Want, f.ok()
+	}
+	return json.Marshal(doc)
+}
+
+// MarshalJSON adds the verdict.
+func (o *outcome) MarshalJSON() ([]byte, error) {
+	type plain outcome
+	return json.Marshal(struct {
+		*plain
+		OK bool `json:"ok"`
+	}{(*plain)(o), o.ok()})
 }
 
 // writeJSON stores the same numbers for later comparison.
 func (r *report) writeJSON(path string) error {
-	doc := map[string]any{"options": r.opts}
-	for _, kind := range r.kinds() {
-		doc[kind] = r.figures(kind)
-	}
-	if !r.opts.SkipFloors {
-		a, b := r.ratios()
-		doc["ratios"] = map[string]float64{"brokerOverA": a, "brokerOverB": b}
-	}
-	text, err := json.MarshalIndent(doc, "", "  ")
+	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(path, append(text, '\n'), 0o644)

@@ -7,41 +7,50 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 )
 
 // clockTick is USER_HZ, which Linux fixes at 100 for everything in /proc.
 const clockTick = 100
 
-// usage is what the servers have consumed since they started.
+// usage is what the servers and the driver have consumed since they started.
 type usage struct {
-	brokerCPU, postgresCPU float64 // seconds
-	walBytes               float64
-	commits                float64
+	brokerCPU, postgresCPU, driverCPU float64 // seconds
+	walBytes                          float64
+	commits                           float64
 }
 
 func (u usage) minus(v usage) usage {
-	return usage{u.brokerCPU - v.brokerCPU, u.postgresCPU - v.postgresCPU, u.walBytes - v.walBytes, u.commits - v.commits}
+	return usage{
+		u.brokerCPU - v.brokerCPU, u.postgresCPU - v.postgresCPU, u.driverCPU - v.driverCPU,
+		u.walBytes - v.walBytes, u.commits - v.commits,
+	}
 }
 
-func (u usage) plus(v usage) usage {
-	return usage{u.brokerCPU + v.brokerCPU, u.postgresCPU + v.postgresCPU, u.walBytes + v.walBytes, u.commits + v.commits}
-}
-
-// usage reads the processors' time of both servers, apart from the driver's,
-// and PostgreSQL's write-ahead log position and commits.
-func (s *servers) usage(ctx context.Context) (usage, error) {
+// usage reads the processors' time of brokers and PostgreSQL, apart from the
+// driver's, and PostgreSQL's write-ahead log position and commits.
+func (s *stack) usage(ctx context.Context) (usage, error) {
 	var u usage
 	const q = `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, pg_stat_get_db_xact_commit(oid)::float8
 		FROM pg_database WHERE datname = current_database()`
 	if err := s.db.QueryRow(ctx, q).Scan(&u.walBytes, &u.commits); err != nil {
 		return u, fmt.Errorf("read the WAL position: %w", err)
 	}
-	broker, err := readStat(s.broker.PID())
-	if err != nil {
+	for _, b := range s.brokers {
+		st, err := readStat(b.proc.PID())
+		if err != nil {
+			return u, err
+		}
+		u.brokerCPU += st.own
+	}
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
 		return u, err
 	}
-	u.brokerCPU = broker.own
-	u.postgresCPU, err = treeCPU(s.pg.PID())
+	u.driverCPU = time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
+	var err error
+	u.postgresCPU, err = treeCPU(s.lab.pg.PID())
 	return u, err
 }
 
@@ -80,9 +89,16 @@ func readStat(pid int) (procStat, error) {
 	if err != nil {
 		return procStat{}, fmt.Errorf("read processor time: %w", err)
 	}
+	return parseStat(text), nil
+}
+
+func parseStat(text []byte) procStat {
 	// The command may hold blanks and parentheses; fields are counted after it.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	field := func(n int) float64 {
+		if n-3 >= len(fields) {
+			return 0
+		}
 		v, err := strconv.ParseFloat(string(fields[n-3]), 64)
 		if err != nil {
 			return 0
@@ -93,5 +109,22 @@ func readStat(pid int) (procStat, error) {
 		parent: int(field(4)),
 		own:    (field(14) + field(15)) / clockTick,
 		reaped: (field(16) + field(17)) / clockTick,
-	}, nil
+	}
+}
+
+// resident is the memory of a process that is in RAM, in bytes.
+func resident(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read resident memory: %w", err)
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("read resident memory: %q", text)
+	}
+	pages, err := strconv.ParseFloat(string(fields[1]), 64)
+	if err != nil {
+		return 0, fmt.Errorf("read resident memory: %w", err)
+	}
+	return pages * float64(os.Getpagesize()), nil
 }

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tinyScale only shows that the rows work.
+var tinyScale = scale{
+	Block: 300 * time.Millisecond, Warmup: 100 * time.Millisecond, Rounds: 1, Blocks: 1, Lanes: 500,
+	Parked: 50, History: 6400, Hops: 5, Segment: 200, Slower: 40,
+}
+
+// The rows run against a real broker, so that they do not rot. Whether targets
+// are met says nothing at this scale.
+func TestEveryRowRuns(t *testing.T) {
+	o, err := parseOptions([]string{"-groups", "2", "-lanes", "4", "-batch", "3"})
+	require.NoError(t, err)
+	o.scale, o.fast = tinyScale, true
+	b, err := newBench(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(b.lab.stop)
+	for _, r := range rows(o) {
+		t.Run(r.name, func(t *testing.T) {
+			out := b.runRow(t.Context(), r)
+			require.Empty(t, out.Error)
+			require.Zero(t, out.Failures)
+			targets := 0
+			for _, f := range out.Figures {
+				require.NotEmpty(t, f.Values, f.Name)
+				if f.Want.Sense != "" {
+					targets++
+				}
+			}
+			require.True(t, targets > 0 || r.extra, "a row of the table has a target")
+			t.Log(out.lines())
+		})
+	}
+}
+
+func TestChooseKeepsTheOrderOfTheTable(t *testing.T) {
+	t.Parallel()
+	all := []row{{name: "a"}, {name: "b", extra: true}, {name: "c"}}
+	names := func(rows []row) (list []string) {
+		for _, r := range rows {
+			list = append(list, r.name)
+		}
+		return list
+	}
+	got, err := choose(all, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "c"}, names(got), "extra rows run only when named")
+	got, err = choose(all, []string{"c", "b"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "c"}, names(got))
+	_, err = choose(all, []string{"c", "x", "y"})
+	require.ErrorContains(t, err, "x")
+	require.ErrorContains(t, err, "y")
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	o, err := parseOptions([]string{"-quick", "-only", "w1,w4", "-duration", "2s"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"w1", "w4"}, o.only)
+	require.Equal(t, 2*time.Second, o.scale.Block)
+	require.Equal(t, quickScale.Rounds, o.scale.Rounds)
+	require.Equal(t, quickScale.Warmup, o.scale.Warmup)
+
+	_, err = parseOptions([]string{"-rounds", "0", "-lanes", "0", "-bytes", "10"})
+	require.ErrorContains(t, err, "-rounds 0")
+	require.ErrorContains(t, err, "-lanes 0")
+	require.ErrorContains(t, err, "-bytes 10")
+	_, err = parseOptions([]string{"-h"})
+	require.ErrorIs(t, err, errHelp)
+}
