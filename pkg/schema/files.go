@@ -14,7 +14,7 @@ import (
 const (
 	// Generation counts releases of the schema. It grows with every change of
 	// sql/ that ships.
-	Generation = 1
+	Generation = 2
 	// MinCompatible is the oldest generation of binary that may run on a
 	// database this build has applied.
 	MinCompatible = 1

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // pushArrays are the index-aligned arguments of log_push_multi_v1.
@@ -17,8 +18,11 @@ type pushArrays struct {
 	counts             []int32
 	hashes, blobs      [][]byte
 	verified           []int64
-	tenants, pids      []uuid.UUID
+	tenants            []uuid.UUID
+	pids               []pgtype.UUID
 	windows            []int32
+	suspectSegs        []int32
+	suspectBases       []int64
 }
 
 func arraysOf(segs []PushSegment) pushArrays {
@@ -26,25 +30,56 @@ func arraysOf(segs []PushSegment) pushArrays {
 	a := pushArrays{
 		queues: make([]string, n), partitions: make([]string, n), counts: make([]int32, n),
 		hashes: make([][]byte, n), blobs: make([][]byte, n), verified: make([]int64, n),
-		tenants: make([]uuid.UUID, n), pids: make([]uuid.UUID, n), windows: make([]int32, n),
+		tenants: make([]uuid.UUID, n), pids: make([]pgtype.UUID, n), windows: make([]int32, n),
 	}
 	for i := range segs {
 		s := &segs[i]
 		a.queues[i], a.partitions[i], a.counts[i] = s.Queue, s.Partition, int32(s.Count)
 		a.hashes[i], a.blobs[i], a.verified[i] = s.Hashes, s.Blob, s.Verified
-		a.tenants[i], a.pids[i], a.windows[i] = s.Tenant, s.PartitionID, int32(s.Window)
+		a.tenants[i], a.windows[i] = s.Tenant, int32(s.Window)
+		a.pids[i] = pgtype.UUID{Bytes: s.PartitionID, Valid: s.PartitionID != uuid.Nil}
+		for _, base := range s.Suspects {
+			a.suspectSegs, a.suspectBases = append(a.suspectSegs, int32(i+1)), append(a.suspectBases, base)
+		}
 	}
 	return a
 }
 
-// PushMulti writes segments in one transaction (log_push_multi_v1), creating
-// queues and partitions that are missing. Verdicts are aligned with segs; a
-// duplicate verdict wrote nothing of its segment. After an error nothing was
-// written, unless Ambiguous says that the answer was lost.
+// LockWait says what a push does about a lane that another transaction holds.
+type LockWait time.Duration
+
+// The special waits. Any other, rounded up to milliseconds, fails the whole call
+// with lock_not_available (transient) once it has passed.
+const (
+	// WaitForLocks waits, until the statement deadline.
+	WaitForLocks LockWait = -1
+	// SkipLocked answers PushBusy for the lane and writes the others.
+	SkipLocked LockWait = 0
+)
+
+// millis is the argument of the procedure; NULL waits.
+func (w LockWait) millis() *int32 {
+	if w < 0 {
+		return nil
+	}
+	ms := int32((time.Duration(w) + time.Millisecond - 1) / time.Millisecond)
+	return &ms
+}
+
+// PushMulti is PushBundle that waits for its lanes.
 func (s *Store) PushMulti(ctx context.Context, segs []PushSegment) ([]PushVerdict, error) {
+	return s.PushBundle(ctx, segs, WaitForLocks)
+}
+
+// PushBundle writes segments in one transaction (log_push_multi_v1), creating
+// queues and partitions that are missing. Verdicts are aligned with segs; a
+// duplicate or busy verdict wrote nothing of its segment. After an error nothing
+// was written, unless Ambiguous says that the answer was lost.
+func (s *Store) PushBundle(ctx context.Context, segs []PushSegment, wait LockWait) ([]PushVerdict, error) {
 	a := arraysOf(segs)
-	text, err := s.rawJSON(ctx, "push", `SELECT queen.log_push_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		a.queues, a.partitions, a.counts, a.hashes, a.verified, a.blobs, a.tenants, a.pids, a.windows)
+	text, err := s.rawJSON(ctx, "push", `SELECT queen.log_push_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		a.queues, a.partitions, a.counts, a.hashes, a.verified, a.blobs, a.tenants, a.pids, a.windows,
+		a.suspectSegs, a.suspectBases, wait.millis())
 	if err != nil {
 		return nil, err
 	}

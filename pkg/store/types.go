@@ -34,11 +34,18 @@ type PushSegment struct {
 	Count     int    // frames in Blob, at least 1
 	Hashes    []byte // 16 bytes per frame, in frame order
 	Blob      []byte // packed and compressed frames
-	// Verified is the highest offset known to hold none of Hashes, or one of
-	// the Verified constants. It counts only together with PartitionID.
-	Verified    int64
-	PartitionID uuid.UUID // partition the mark was built for; uuid.Nil when unknown
-	Window      int       // dedup window, in seconds, the mark was built for
+	// Verified is the highest offset known to hold none of Hashes outside the rows
+	// of Suspects, or one of the Verified constants. It counts only together with
+	// PartitionID.
+	Verified int64
+	// PartitionID is the partition as far as the caller knows it, uuid.Nil when it
+	// does not: the one the mark was built for. Names need not be resolved when all
+	// segments of a call carry the right one.
+	PartitionID uuid.UUID
+	Window      int // dedup window, in seconds, the mark was built for
+	// Suspects are the base offsets of sidecar rows at or below Verified that may
+	// hold one of Hashes; the database reads them.
+	Suspects []int64
 }
 
 // PushStatus is the verdict of the database on one segment.
@@ -48,6 +55,8 @@ type PushStatus string
 const (
 	PushQueued    PushStatus = "queued"
 	PushDuplicate PushStatus = "duplicate"
+	// PushBusy says that another transaction held the lane (SkipLocked only).
+	PushBusy PushStatus = "busy"
 )
 
 // PushVerdict answers one PushSegment, at the same position.
