@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -33,6 +34,24 @@ type Config struct {
 	// Slots is the number of slots there can be (default 32). It stays below the
 	// pool's size, so that a slot never waits for a connection.
 	Slots int
+	// Min, Init and Max bound the budget, which adapts between them (default two
+	// thirds of the slots, at least 8, for Min and Init; 128 for Max). None is
+	// above Slots.
+	Min, Init, Max int
+	// NoSync is the budget while commits are too fast to tell anything (default
+	// 64, within Min and Max).
+	NoSync int
+	// Tick is the time between two decisions (default 500 ms).
+	Tick time.Duration
+	// TrainGap is the pause that separates the commits of two flushes (default
+	// 300 µs).
+	TrainGap time.Duration
+	// PopAge tells how long the lane that has been ready for the longest waits to
+	// be popped, and how many are ready. Without it pops are judged like the
+	// others, by how many complete.
+	PopAge func() (oldest time.Duration, depth int)
+	// Trace hears of every decision; nil for none.
+	Trace *slog.Logger
 	// Shares rank those who wait once the budget is used up (default 0.30 for ack,
 	// 0.40 for pop, 0.25 for push, 0.05 for maint).
 	Shares Shares
@@ -51,6 +70,11 @@ type Shares struct{ Push, Pop, Ack, Maint float64 }
 // Defaults of Config.
 const (
 	SlotsDefault      = 32
+	MinDefault        = 8 // or two thirds of the slots, if that is more
+	MaxDefault        = 128
+	NoSyncDefault     = 64
+	TickDefault       = 500 * time.Millisecond
+	TrainGapDefault   = 300 * time.Microsecond
 	MaxWaitingDefault = 4096
 	MaxWaitDefault    = 10 * time.Second
 )
@@ -65,20 +89,37 @@ const leastShare = 0.01
 // resolve fills in the defaults and what follows from the settings.
 func (c Config) resolve() (Config, error) {
 	c.Slots = cmp.Or(c.Slots, SlotsDefault)
+	c.NoSync = cmp.Or(c.NoSync, NoSyncDefault)
+	c.Tick = cmp.Or(c.Tick, TickDefault)
+	c.TrainGap = cmp.Or(c.TrainGap, TrainGapDefault)
 	c.Shares = cmp.Or(c.Shares, SharesDefault())
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, MaxWaitingDefault)
 	c.MaxWait = cmp.Or(c.MaxWait, MaxWaitDefault)
-	if c.Slots < 1 || c.MaxWaiting < 0 || c.MaxWait < 0 {
-		return c, fmt.Errorf("%d slots, %d waiting for %s are no bounds", c.Slots, c.MaxWaiting, c.MaxWait)
+	if min(c.Slots, c.Min+1, c.Init+1, c.Max+1, c.NoSync, c.MaxWaiting) < 1 {
+		return c, fmt.Errorf("%d slots (%d to %d, at first %d, %d without a signal), %d waiting are no bounds",
+			c.Slots, c.Min, c.Max, c.Init, c.NoSync, c.MaxWaiting)
 	}
-	c.shares = [classes]float64{Push: c.Shares.Push, Pop: c.Shares.Pop, Ack: c.Shares.Ack, Maint: c.Shares.Maint}
-	var sum float64
-	for i := range c.shares {
-		c.shares[i] = max(c.shares[i], leastShare)
-		sum += c.shares[i]
+	if min(c.Tick, c.TrainGap, c.MaxWait) < 0 {
+		return c, fmt.Errorf("a tick of %s, a gap of %s, a wait of %s are no times", c.Tick, c.TrainGap, c.MaxWait)
 	}
-	for i := range c.shares {
-		c.shares[i] /= sum
-	}
+	floor := max(MinDefault, c.Slots*2/3)
+	c.Max = min(cmp.Or(c.Max, MaxDefault), c.Slots)
+	c.Min = min(cmp.Or(c.Min, floor), c.Max)
+	c.Init = min(max(cmp.Or(c.Init, floor), c.Min), c.Max)
+	c.shares = c.Shares.normal()
 	return c, nil
+}
+
+// normal makes the shares positive and 1 in all.
+func (s Shares) normal() [classes]float64 {
+	parts := [classes]float64{Push: s.Push, Pop: s.Pop, Ack: s.Ack, Maint: s.Maint}
+	var sum float64
+	for c := range parts {
+		parts[c] = max(parts[c], leastShare)
+		sum += parts[c]
+	}
+	for c := range parts {
+		parts[c] /= sum
+	}
+	return parts
 }

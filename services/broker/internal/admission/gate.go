@@ -32,11 +32,14 @@ type Gate struct {
 	metrics *metrics
 
 	mu     sync.Mutex
-	budget int // slots in use at most
+	law    law // how many slots there may be
 	total  int // slots in use
 	lanes  [classes]lane
 	live   queue   // the admitted, oldest first
 	turn   float64 // start of the turn dealt last
+	trains trains
+	seen   seen       // since the last tick
+	shown  trainSight // of the last tick, for the metrics
 }
 
 // lane is the state of one class.
@@ -56,7 +59,7 @@ func New(cfg Config, meter metric.Meter) (*Gate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("size admission: %w", err)
 	}
-	g := &Gate{cfg: cfg, budget: cfg.Slots}
+	g := &Gate{cfg: cfg, law: newLaw(cfg), trains: trains{gap: cfg.TrainGap}}
 	if g.metrics, err = newMetrics(meter, g); err != nil {
 		return nil, fmt.Errorf("create admission metrics: %w", err)
 	}
@@ -170,8 +173,14 @@ func (g *Gate) Enter(ctx context.Context, c Class) (leave func(), err error) {
 	}, nil
 }
 
-// Commit tells of a transaction that was committed just now.
-func (g *Gate) Commit() {}
+// Commit tells of a transaction that was committed just now. Slots are given
+// back at other moments too, so this is what the flush cycle is read from.
+func (g *Gate) Commit() {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.trains.commit(now)
+}
 
 // crowded says whether a class has as many waiting requests as it may have.
 func (g *Gate) crowded(c Class) bool {
@@ -179,8 +188,18 @@ func (g *Gate) crowded(c Class) bool {
 	return l.waiting.len+l.entered >= g.cfg.MaxWaiting
 }
 
-// admits says whether a class may take a slot.
-func (g *Gate) admits(Class) bool { return g.total < g.budget }
+// admits says whether a class may take a slot, and notes what is in the way.
+func (g *Gate) admits(c Class) bool {
+	switch {
+	case g.total >= g.law.budget:
+		g.seen.exhausted = true
+		return false
+	case g.lanes[c].inUse >= g.law.lanes[c].cap:
+		g.seen.capped[c] = true
+		return false
+	}
+	return true
+}
 
 func (g *Gate) take(c Class) {
 	g.lanes[c].inUse++
@@ -198,6 +217,7 @@ func (g *Gate) releaser(t *ticket) func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.live.remove(t)
+		g.seen.note(t.class, time.Since(t.since))
 		g.give(t.class)
 	}
 }
@@ -254,7 +274,7 @@ func (g *Gate) next() (best Class, found bool) {
 		if below || l.waiting.len == 0 || !g.admits(c) {
 			continue
 		}
-		below = l.inUse < int(g.cfg.shares[c]*float64(g.budget))
+		below = l.inUse < int(g.cfg.shares[c]*float64(g.law.budget))
 		if below || !found || g.start(c) < g.start(best) {
 			best, found = c, true
 		}

@@ -107,7 +107,7 @@ func TestAcksAreServedBeforePopsBeforePushesBeforeMaintenance(t *testing.T) {
 func TestClassesBelowTheirShareAreServedFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 10})
+		g := setup(t, admission.Config{Slots: 10, Min: 10})
 		acks := hold(t, g, admission.Ack, 8) // their share is 3
 		hold(t, g, admission.Pop, 2)         // 4
 		served := make(chan string, 4)
@@ -156,7 +156,7 @@ func TestNoClassStarvesWhateverTheBudget(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 2, 3, 21} {
 		synctest.Test(t, func(t *testing.T) {
-			g := setup(t, admission.Config{Slots: slots})
+			g := setup(t, admission.Config{Slots: slots, Min: slots})
 			served := load(t, g, 25, 2*time.Second)
 			total := float64(served[admission.Push] + served[admission.Pop] + served[admission.Ack] + served[admission.Maint])
 			require.InDelta(t, float64(2000*slots), total, float64(100*slots))
@@ -304,7 +304,7 @@ func TestGivingUpLeavesTheQueueAndTheSlotToOthers(t *testing.T) {
 
 func TestImpossibleSizesAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []admission.Config{{Slots: -1}, {MaxWaiting: -1}, {MaxWait: -1}} {
+	for _, cfg := range []admission.Config{{Slots: -1}, {MaxWaiting: -1}, {MaxWait: -1}, {Min: -1}, {Init: -1}, {Max: -1}, {NoSync: -1}, {Tick: -1}, {TrainGap: -1}} {
 		_, err := admission.New(cfg, noop.Meter{})
 		require.Error(t, err)
 	}

@@ -2,6 +2,8 @@ package admission
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -26,32 +28,42 @@ func newMetrics(meter metric.Meter, g *Gate) (*metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	inflight, err := meter.Int64ObservableGauge("queen.admission.inflight",
-		metric.WithDescription("Slots in use."))
-	if err != nil {
-		return nil, err
+	return m, m.observe(meter, g)
+}
+
+// observe shows the state of the gate whenever somebody collects the metrics.
+func (m *metrics) observe(meter metric.Meter, g *Gate) error {
+	var failed error
+	gauge := func(name, help string) metric.Float64ObservableGauge {
+		made, err := meter.Float64ObservableGauge("queen.admission."+name, metric.WithDescription(help))
+		failed = errors.Join(failed, err)
+		return made
 	}
-	waiting, err := meter.Int64ObservableGauge("queen.admission.waiting",
-		metric.WithDescription("Requests waiting for a slot."))
-	if err != nil {
-		return nil, err
+	budget := gauge("budget", "Slots that may be in use at once.")
+	inflight := gauge("inflight", "Slots in use.")
+	waiting := gauge("waiting", "Requests waiting for a slot.")
+	entered := gauge("entered", "Requests waiting for a shared transaction.")
+	perSecond := gauge("trains_per_s", "Flushes of the database's log that completed commits, per second.")
+	perTrain := gauge("txn_per_train", "Transactions one flush completed, on average.")
+	cycle := gauge("cycle_ms", "Smoothed time between two flushes, in milliseconds.")
+	if failed != nil {
+		return failed
 	}
-	entered, err := meter.Int64ObservableGauge("queen.admission.entered",
-		metric.WithDescription("Requests waiting for a shared transaction."))
-	if err != nil {
-		return nil, err
-	}
-	_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		o.ObserveFloat64(budget, float64(g.law.budget))
+		o.ObserveFloat64(perSecond, float64(g.shown.count)/g.cfg.Tick.Seconds())
+		o.ObserveFloat64(perTrain, float64(g.shown.commits)/float64(max(1, g.shown.count)))
+		o.ObserveFloat64(cycle, float64(g.law.usual)/float64(time.Millisecond))
 		for c := range classes {
-			o.ObserveInt64(inflight, int64(g.lanes[c].inUse), m.lanes[c])
-			o.ObserveInt64(waiting, int64(g.lanes[c].waiting.len), m.lanes[c])
-			o.ObserveInt64(entered, int64(g.lanes[c].entered), m.lanes[c])
+			o.ObserveFloat64(inflight, float64(g.lanes[c].inUse), m.lanes[c])
+			o.ObserveFloat64(waiting, float64(g.lanes[c].waiting.len), m.lanes[c])
+			o.ObserveFloat64(entered, float64(g.lanes[c].entered), m.lanes[c])
 		}
 		return nil
-	}, inflight, waiting, entered)
-	return m, err
+	}, budget, inflight, waiting, entered, perSecond, perTrain, cycle)
+	return err
 }
 
 func (m *metrics) refused(ctx context.Context, c Class) {

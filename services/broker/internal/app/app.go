@@ -159,6 +159,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
 	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
 	err := g.Run(ctx)
 	if err == nil {

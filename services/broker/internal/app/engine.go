@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
@@ -25,6 +26,7 @@ import (
 
 // engine is what stands between the HTTP surface and the store.
 type engine struct {
+	gate         *admission.Gate
 	store        *store.Store
 	announcer    *announce.Announcer
 	pushes       *push.Service
@@ -59,7 +61,7 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	s.announcer = &announce.Announcer{Local: announce.Local{Waker: s.hub, Lanes: s.lanes}}
-	s.gate, err = admission.New(admission.Config{Slots: cfg.Slots()}, tel.Meters.Meter(serviceName+"/admission"))
+	s.gate, err = admission.New(admissionConfig(cfg, log), tel.Meters.Meter(serviceName+"/admission"))
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{store: s.store, announcer: s.announcer}
+	e := &engine{store: s.store, gate: s.gate, announcer: s.announcer}
 	e.pushes, err = push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
 		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Waker: s.announcer, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/push"), Logger: log,
@@ -111,6 +113,20 @@ func (e *engine) deps() httpapi.Deps {
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
 		QueueChanged: e.announcer.QueueChanged,
 	}
+}
+
+func admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {
+	b := cfg.Budget
+	c := admission.Config{
+		Slots: cfg.Slots(), Min: b.Min, Init: b.Init, Max: b.Max, NoSync: b.NoSync,
+		Tick: b.Tick, TrainGap: time.Duration(b.TrainGap) * time.Microsecond,
+		Shares:     admission.Shares{Push: b.SharePush, Pop: b.SharePop, Ack: b.ShareAck, Maint: b.ShareMaint},
+		MaxWaiting: b.MaxWaiting,
+	}
+	if b.Trace {
+		c.Trace = log
+	}
+	return c
 }
 
 func popConfig(cfg *config.Config) pop.Config {

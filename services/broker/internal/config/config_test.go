@@ -57,7 +57,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Acks: config.Acks{Registry: true, RegistryMB: 64, Fusion: true, FusionHold: 3 * time.Millisecond},
 		Budget: config.Budget{
 			ShareAck: 0.30, SharePop: 0.40, SharePush: 0.25, ShareMaint: 0.05,
-			Tick: 500 * time.Millisecond, TrainGap: 300, NoSync: 64,
+			Tick: 500 * time.Millisecond, TrainGap: 300, MaxWaiting: 4096, NoSync: 64,
 		},
 		Flow: config.Flow{
 			DefaultTimeout: 30 * time.Second, InitialInterval: 100 * time.Millisecond, Threshold: 3, Multiplier: 2,
@@ -74,7 +74,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "0",
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
-		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5")
+		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
@@ -85,6 +85,7 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		`QUEEN_HOTLIST_RESEED_MS="999": a number of milliseconds between 1000 and 86400000 is allowed`,
 		`QUEEN_ACK_REGISTRY_MB="0": a whole number between 1 and 1048576 is allowed`,
 		`QUEEN_ADMISSION_MIN="20": at most QUEEN_ADMISSION_MAX (10) is allowed`,
+		`QUEEN_ADMISSION_MAX_WAITING="0": a whole number between 1 and 1000000 is allowed`,
 		`QUEEN_ADMISSION_SHARE_ACK="1.5": a number between 0 and 1 is allowed`,
 	} {
 		require.ErrorContains(t, err, want)
@@ -136,6 +137,7 @@ func TestBindAddressTakesHostsOnly(t *testing.T) {
 func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
 	cleanEnv(t, "PG_PASSWORD", "letmein", "QUEEN_MAX_BODY_BYTE", "1", "QUEEN_TEST_PG_URL", "x", "FILE_BUFFER_DIR", "/tmp",
 		"PG_USE_SSL", "on", "PG_SSL_REJECT_UNAUTHORIZED", "off", "QUEEN_SWEEPER_LEASE_MS", "5",
+		"QUEEN_SEG_PUSH_INIT", "8", "QUEEN_SEG_POP_MAX", "8", "QUEEN_VEGAS_ALPHA", "3", "QUEEN_VEGAS_BETA", "6",
 		"QUEEN_ENCRYPTION_KEY", strings.Repeat("00ff", 16))
 	got, err := config.Load()
 	require.NoError(t, err)
@@ -154,6 +156,10 @@ func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
 		`msg="config: logging" RUST_LOG=info QUEEN_LOG_JSON=false`,
 		`level=WARN msg="environment variable is not read" variable=QUEEN_MAX_BODY_BYTE did_you_mean=QUEEN_MAX_BODY_BYTES`,
 		`level=WARN msg="environment variable is not read" variable=QUEEN_SWEEPER_LEASE_MS` + "\n",
+		`level=WARN msg="environment variable is not read" variable=QUEEN_SEG_PUSH_INIT`,
+		`level=WARN msg="environment variable is not read" variable=QUEEN_SEG_POP_MAX`,
+		`level=WARN msg="environment variable is not read" variable=QUEEN_VEGAS_ALPHA`,
+		`level=WARN msg="environment variable is not read" variable=QUEEN_VEGAS_BETA`,
 		`msg="this version has no disk spool" variable=FILE_BUFFER_DIR`,
 		`msg="any certificate of PostgreSQL is accepted"`,
 		`msg="this version does not encrypt payloads"`,

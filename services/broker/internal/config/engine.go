@@ -72,6 +72,9 @@ type Budget struct {
 	// commits of one flush from those of the next.
 	Tick     time.Duration `envconfig:"QUEEN_ADMISSION_TICK_MS" default:"500"`
 	TrainGap int           `envconfig:"QUEEN_ADMISSION_TRAIN_GAP_US" default:"300"`
+	// MaxWaiting is how many requests of a class may wait, for a slot or for a
+	// shared transaction, and how many may wait for the bytes of their bodies.
+	MaxWaiting int `envconfig:"QUEEN_ADMISSION_MAX_WAITING" default:"4096"`
 	// NoSync is the budget while commits are too fast to tell anything.
 	NoSync int  `envconfig:"QUEEN_ADMISSION_NOSYNC_BUDGET" default:"64"`
 	Trace  bool `envconfig:"QUEEN_ADMISSION_TRACE" default:"false"` // log every decision
@@ -125,6 +128,7 @@ func (b Budget) Validate() error {
 		env.Between("QUEEN_ADMISSION_MAX", b.Max, 0, 10000),
 		env.MillisBetween("QUEEN_ADMISSION_TICK_MS", b.Tick, 10*time.Millisecond, time.Minute),
 		env.Between("QUEEN_ADMISSION_TRAIN_GAP_US", b.TrainGap, 1, 1_000_000),
+		env.Between("QUEEN_ADMISSION_MAX_WAITING", b.MaxWaiting, 1, 1_000_000),
 		env.Between("QUEEN_ADMISSION_NOSYNC_BUDGET", b.NoSync, 1, 10000),
 	}
 	for _, share := range []struct {

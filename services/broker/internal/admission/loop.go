@@ -1,0 +1,107 @@
+package admission
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// seen is what the gate notes down between two ticks.
+type seen struct {
+	exhausted bool
+	capped    [classes]bool
+	done      [classes]int
+	// times are those of transactions of pushes and acks, which always commit;
+	// those of pops may have found nothing. The newest overwrite the oldest.
+	times [timesKept]time.Duration
+	timed int
+}
+
+const timesKept = 256
+
+// Run adapts the budget until ctx ends.
+func (g *Gate) Run(ctx context.Context) error {
+	ticker := time.NewTicker(g.cfg.Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			g.tick(ctx)
+		}
+	}
+}
+
+// tick lets the law judge what was seen and hands on what it adds.
+func (g *Gate) tick(ctx context.Context) {
+	var pops laneSight
+	if g.cfg.PopAge != nil {
+		pops.aged = true
+		pops.age, pops.depth = g.cfg.PopAge()
+	}
+	g.mu.Lock()
+	s := g.look(time.Now(), pops)
+	made := g.law.step(s)
+	g.shown = s.trains
+	g.handOn()
+	g.mu.Unlock()
+	if g.cfg.Trace == nil {
+		return
+	}
+	for _, d := range made {
+		g.cfg.Trace.LogAttrs(ctx, slog.LevelInfo, "admission", slog.String("decision", d.what), slog.String("lane", d.lane),
+			slog.Int("from", d.from), slog.Int("to", d.to), slog.Bool("exhausted", s.exhausted), slog.Duration("oldest", s.oldest),
+			slog.Duration("cycle", s.trains.cycle), slog.Duration("commit_time", s.commitTime),
+			slog.Int("trains", s.trains.count), slog.Int("commits", s.trains.commits))
+	}
+}
+
+// look sums up the time since the previous tick.
+func (g *Gate) look(now time.Time, pops laneSight) sight {
+	s := sight{trains: g.trains.take(), exhausted: g.seen.exhausted, oldest: g.oldest(now), commitTime: g.seen.commitTime()}
+	s.lanes[Pop] = pops
+	for c := range s.lanes {
+		s.lanes[c].capped, s.lanes[c].done = g.seen.capped[c], g.seen.done[c]
+	}
+	g.seen = seen{}
+	return s
+}
+
+// outlierParts is the inverse of the part of the transactions that may be stuck,
+// behind a lock say, without all being taken for late.
+const outlierParts = 8
+
+// oldest is the age of the oldest transaction of the hot path, outliers aside.
+func (g *Gate) oldest(now time.Time) time.Duration {
+	skip := (g.live.len - g.lanes[Maint].inUse) / outlierParts
+	for t := g.live.head; t != nil; t = t.next {
+		if t.class == Maint {
+			continue
+		}
+		if skip--; skip < 0 {
+			return now.Sub(t.since)
+		}
+	}
+	return 0
+}
+
+// note remembers how long a slot was held.
+func (s *seen) note(c Class, took time.Duration) {
+	s.done[c]++
+	if c == Push || c == Ack {
+		s.times[s.timed%timesKept] = took
+		s.timed++
+	}
+}
+
+// commitTime is the 10th percentile of the times, or 0.
+func (s *seen) commitTime() time.Duration {
+	times := s.times[:min(s.timed, timesKept)]
+	if len(times) < leastCommits {
+		return 0
+	}
+	slices.Sort(times)
+	return max(1, times[len(times)/10])
+}
