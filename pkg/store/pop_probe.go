@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -53,4 +54,43 @@ func (s *Store) HotlistReseed(ctx context.Context, tenant uuid.UUID, queue, grou
 		return err
 	})
 	return refs, err
+}
+
+// HotlistRing names a group of a queue.
+type HotlistRing struct {
+	Tenant       uuid.UUID
+	Queue, Group string
+}
+
+// HotlistRow is a partition that may have something for one of the rings asked for.
+type HotlistRow struct {
+	Ring int // its place in the question
+	PartitionRef
+}
+
+// HotlistRecent lists, for each of the rings, up to limit partitions written
+// within a time that probably have something for the group
+// (log_hotlist_recent_v1). It is rounded up to whole seconds.
+func (s *Store) HotlistRecent(ctx context.Context, rings []HotlistRing, within time.Duration, limit int) ([]HotlistRow, error) {
+	tenants, queues, groups := make([]uuid.UUID, len(rings)), make([]string, len(rings)), make([]string, len(rings))
+	for i, r := range rings {
+		tenants[i], queues[i], groups[i] = r.Tenant, r.Queue, r.Group
+	}
+	seconds := int((within + time.Second - 1) / time.Second)
+	var found []HotlistRow
+	err := s.db.Do(ctx, "watch hot list", func(ctx context.Context, conn *pgx.Conn) error {
+		found = nil
+		rows, err := conn.Query(ctx, `SELECT r_ring, r_id, r_name FROM queen.log_hotlist_recent_v1($1, $2, $3, $4, $5)`,
+			tenants, queues, groups, seconds, limit)
+		if err != nil {
+			return err
+		}
+		var r HotlistRow
+		_, err = pgx.ForEachRow(rows, []any{&r.Ring, &r.ID, &r.Name}, func() error {
+			found = append(found, r)
+			return nil
+		})
+		return err
+	})
+	return found, err
 }

@@ -359,6 +359,45 @@ func TestReseedWalksPendingLanesInIDOrder(t *testing.T) {
 	require.Len(t, page, 1, "a limit below 1 counts as 1")
 }
 
+// TestRecentLanesOfSeveralRings checks what the hot list asks for every second.
+func TestRecentLanesOfSeveralRings(t *testing.T) {
+	t.Parallel()
+	b := setupPop(t)
+	drained := b.lay("q", "drained", laid{0, 1, hour, nil})
+	b.start(drained, "g", 0)
+	fresh, leased, old := b.lay("q", "fresh", laid{0, 1, hour, nil}), b.lay("q", "leased", laid{0, 1, hour, nil}), b.lay("q", "old", laid{0, 1, hour, nil})
+	other := b.lay("r", "fresh", laid{0, 1, hour, nil})
+	require.NotEmpty(t, b.specific("q", "leased", popArgs("g", 1)), "leased ones count")
+	b.exec(`UPDATE queen.log_partitions SET last_write_at = clock_timestamp()`)
+	b.exec(`UPDATE queen.log_partitions SET last_write_at = clock_timestamp() - interval '1 minute' WHERE id = $1`, old)
+
+	ask := func(within time.Duration, limit int, rings ...store.HotlistRing) map[store.HotlistRow]bool {
+		rows, err := b.store.HotlistRecent(t.Context(), rings, within, limit)
+		require.NoError(t, err)
+		got := map[store.HotlistRow]bool{}
+		for _, r := range rows {
+			got[r] = true
+		}
+		return got
+	}
+	ring := func(queue, group string) store.HotlistRing {
+		return store.HotlistRing{Tenant: store.DefaultTenant(), Queue: queue, Group: group}
+	}
+	row := func(ring int, id uuid.UUID, name string) store.HotlistRow {
+		return store.HotlistRow{Ring: ring, PartitionRef: store.PartitionRef{ID: id, Name: name}}
+	}
+	const within = 20 * time.Second
+	require.Equal(t, map[store.HotlistRow]bool{
+		row(1, fresh, "fresh"): true, row(1, leased, "leased"): true,
+		row(2, fresh, "fresh"): true, row(2, leased, "leased"): true, row(2, drained, "drained"): true,
+		row(3, other, "fresh"): true,
+	}, ask(within, 10, ring("none", "g"), ring("q", "g"), ring("q", "h"), ring("r", "g")))
+	require.Len(t, ask(time.Hour, 10, ring("q", "g")), 3)
+	require.Len(t, ask(within, 1, ring("q", "g"), ring("q", "h")), 2, "the limit is for each ring")
+	require.Empty(t, ask(within, 10, store.HotlistRing{Tenant: uuid.New(), Queue: "q", Group: "g"}))
+	require.Empty(t, ask(within, 10))
+}
+
 // TestWireFormsCarryBlobsInBase64 checks the documents of the seed's JSON forms.
 func TestWireFormsCarryBlobsInBase64(t *testing.T) {
 	t.Parallel()

@@ -1279,3 +1279,37 @@ AS $$
     LIMIT GREATEST(p_limit, 1)
 $$;
 COMMIT;
+
+-- For each of several rings (a tenant's queue and a group; r_ring is its place in
+-- the arrays, from 0) up to p_limit probably pending partitions that were written
+-- in the last p_seconds, leased ones included. It reads the queue's own range of
+-- the write index, so it may be asked every second; last_write_at is up to a second
+-- late.
+BEGIN;
+DROP FUNCTION IF EXISTS queen.log_hotlist_recent_v1(UUID[], TEXT[], TEXT[], INTEGER, INTEGER);
+CREATE FUNCTION queen.log_hotlist_recent_v1(
+    p_tenants UUID[],
+    p_queues  TEXT[],
+    p_groups  TEXT[],
+    p_seconds INTEGER,
+    p_limit   INTEGER
+)
+RETURNS TABLE (r_ring INTEGER, r_id UUID, r_name TEXT)
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+    SELECT (u.ord - 1)::integer, x.id, x.name
+    FROM unnest(p_tenants, p_queues, p_groups) WITH ORDINALITY AS u (tenant, queue, consumer_group, ord)
+    JOIN queen.queues AS q ON q.tenant_id = u.tenant AND q.name = u.queue
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.name
+        FROM queen.log_partitions AS p
+        LEFT JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = u.consumer_group
+        WHERE p.queue_id = q.id AND p.last_write_at >= now() - make_interval(secs => p_seconds)
+          AND p.last_offset > COALESCE(c.committed, -1)
+        LIMIT GREATEST(p_limit, 1)) AS x
+$$;
+COMMIT;
