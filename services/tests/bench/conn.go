@@ -17,8 +17,9 @@ import (
 const requestTimeout = 30 * time.Second
 
 const (
-	readBuffer = 32 << 10
-	maxReply   = 64 << 20
+	readBuffer      = 32 << 10
+	smallReadBuffer = 512
+	maxReply        = 64 << 20
 )
 
 // conn is one persistent HTTP/1.1 connection to a broker, used by one worker. A
@@ -26,10 +27,11 @@ const (
 // net/http's client would cost the driver several times as much, on processors
 // that it shares with the servers.
 type conn struct {
-	addr string
-	nc   net.Conn
-	r    *bufio.Reader
-	body []byte
+	addr  string
+	small bool // one of very many: keep the buffer small
+	nc    net.Conn
+	r     *bufio.Reader
+	body  []byte
 }
 
 // reply is an answer; the body is valid until the next request.
@@ -75,7 +77,11 @@ func (c *conn) send(ctx context.Context, request []byte) error {
 		}
 		c.nc = nc
 		if c.r == nil {
-			c.r = bufio.NewReaderSize(nc, readBuffer)
+			size := readBuffer
+			if c.small {
+				size = smallReadBuffer
+			}
+			c.r = bufio.NewReaderSize(nc, size)
 		}
 		c.r.Reset(nc)
 	}

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// pollTimeout is how long a pop waits. Consumers end after their last poll.
-	pollTimeout = time.Second
 	// quiet without progress ends the wait for the last messages, drainLimit always.
 	quiet      = 5 * time.Second
 	drainLimit = time.Minute
@@ -44,18 +42,19 @@ type flowRun struct {
 	flow
 	load  *workload
 	addrs []string
+	poll  time.Duration
 	push  *tally
 	ack   *tally                  // messages acknowledged; latency from due time to arrival
 	pop   *hdrhistogram.Histogram // duration of pops that delivered
 }
 
-// prepare makes a run of the flow on brokers. Making the requests takes a
-// while; the workload of an equal shape can be passed on.
-func (f flow) prepare(addrs []string, load *workload) *flowRun {
+// prepare makes a run of the flow on the brokers of a stack. The workload is
+// made from the flow's shape, and serves every run of it.
+func (f flow) prepare(s *stack, load *workload) *flowRun {
 	if f.status == nil {
 		f.status = queuedMark
 	}
-	return &flowRun{flow: f, load: load, addrs: addrs, push: newTally(), ack: newTally(), pop: newHistogram()}
+	return &flowRun{flow: f, load: load, addrs: s.addrs(), poll: s.lab.poll, push: newTally(), ack: newTally(), pop: newHistogram()}
 }
 
 func (r *flowRun) counts() (pushed, acked int64) {
@@ -158,7 +157,7 @@ func (r *flowRun) consume(ctx context.Context, w *window) *sync.WaitGroup {
 					run: r, client: newClient(r.addrs, i), group: groupName(g), window: w,
 					ends: newHistogram(), pops: newHistogram(),
 				}
-				c.pop = popRequest(r.shape.Queue, c.group, r.popBatch, r.popLanes, pollTimeout, "")
+				c.pop = popRequest(r.shape.Queue, c.group, r.popBatch, r.popLanes, r.poll, "")
 				c.loop(ctx)
 			})
 		}

@@ -34,6 +34,7 @@ type block struct {
 func (b block) pushRate() float64 { return float64(b.pushed) / b.elapsed.Seconds() }
 func (b block) ackRate() float64  { return float64(b.acked) / b.elapsed.Seconds() }
 func (b block) pushP99() float64  { return millis(b.push, 99) }
+func (b block) pushMax() float64  { return millis(b.push, 100) }
 func (b block) endP50() float64   { return millis(b.end, 50) }
 func (b block) endP99() float64   { return millis(b.end, 99) }
 func (b block) popP99() float64   { return millis(b.pop, 99) }
@@ -123,7 +124,7 @@ func (b *bench) window(ctx context.Context, s *stack, r runner, warmup time.Dura
 		err = ctx.Err()
 	}
 	r.report(&got)
-	if err == nil && got.pushed == 0 && got.acked == 0 {
+	if err == nil && got.pushed == 0 && got.acked == 0 && got.err != nil {
 		err = fmt.Errorf("nothing succeeded, %d failed: %w", got.failures, got.err)
 	}
 	return got, err

@@ -48,7 +48,7 @@ func runW1(ctx context.Context, b *bench, out *outcome) error {
 func w1single(lanes int) func(context.Context, *bench, *outcome) error {
 	return func(ctx context.Context, b *bench, out *outcome) error {
 		f := w1Flow()
-		f.shape.Lanes, f.consumers, f.popBatch, f.singleAck = lanes, 2*lanes, 1, true
+		f.shape.Lanes, f.consumers, f.popBatch, f.singleAck = lanes, max(2*w1Lanes, lanes), 1, true
 		f.rate = b.rate(w1SingleRate)
 		return b.single(ctx, func(s *stack) error {
 			got, err := b.endToEnd(ctx, s, f)
@@ -82,7 +82,7 @@ func runR(ctx context.Context, b *bench, out *outcome) error {
 			return err
 		}
 		got, err := b.alternate(ctx,
-			contender{"broker", s, func() runner { return f.prepare(s.addrs(), load) }},
+			contender{"broker", s, func() runner { return f.prepare(s, load) }},
 			contender{"floor R, INSERT of one row", s, func() runner { return newFloorRun(w1Pushers, fl.row) }})
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ func (b *bench) againstFloors(ctx context.Context, s *stack, out *outcome, f flo
 		return func() runner { return newFloorRun(f.pushers, send) }
 	}
 	got, err := b.alternate(ctx,
-		contender{"broker", s, func() runner { return f.prepare(s.addrs(), load) }},
+		contender{"broker", s, func() runner { return f.prepare(s, load) }},
 		contender{"floor A, INSERT of the segment", s, floor(fl.plain)},
 		contender{"floor B, the log's three writes", s, floor(fl.log)})
 	if err != nil {
@@ -85,7 +85,7 @@ func (b *bench) endToEnd(ctx context.Context, s *stack, f flow) ([]block, error)
 	if err != nil {
 		return nil, err
 	}
-	return b.repeat(ctx, contender{f.shape.Queue, s, func() runner { return f.prepare(s.addrs(), load) }})
+	return b.repeat(ctx, contender{f.shape.Queue, s, func() runner { return f.prepare(s, load) }})
 }
 
 // closedLoop adds what the flow reaches when nothing but the bound on
@@ -97,7 +97,7 @@ func (b *bench) closedLoop(ctx context.Context, s *stack, out *outcome, f flow, 
 	if err != nil {
 		return err
 	}
-	got, err := b.measure(ctx, s, f.prepare(s.addrs(), load))
+	got, err := b.measure(ctx, s, f.prepare(s, load))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,14 @@ func rows(o options) []row {
 		{name: "w1s", what: "push 1, pop 1, ack 1 on the lanes of w1", run: w1single(w1Lanes)},
 		{name: "w1s-64", what: "w1s on 64 lanes", run: w1single(64), extra: true},
 		{name: "r", what: "pushes of w1 against a plain INSERT of one row per transaction (floor R)", run: runR},
+		{name: "w4", what: "100 messages over 100 of 100,000 lanes per request, random, pops over 64 lanes", run: runW4},
+		{name: "rss", what: "resident memory of the broker after w4", run: runResident},
+		{name: "idle-lanes", what: "100 active among 100,000 lanes against 100 lanes", run: runIdleLanes},
+		{name: "dedup", what: "client ids, a window of 1 h and ten minutes of history against no window; restarts", run: runDedup},
+		{name: "three", what: "w1 on three brokers behind round-robin against one", run: runThree},
+		{name: "big-segments", what: "pops of 1 from segments of 10,000 messages against segments of 1", run: runBigSegments},
+		{name: "hop", what: "push on one broker to delivery at a pop parked on another, idle", run: runHop},
+		{name: "parked", what: "memory of 10,000 parked pops", run: runParked},
 		{name: "custom", what: "the load that -lanes, -pushers, -batch and so on describe, beside floors A and B", run: runCustom(o.custom), extra: true},
 	}
 }

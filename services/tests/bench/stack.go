@@ -35,17 +35,18 @@ type lab struct {
 	binary string
 	pg     *pglocal.Server
 	admin  *pgxpool.Pool
-	number int // of the next database
+	poll   time.Duration // of consumers
+	number int           // of the next database
 }
 
 // startLab brings PostgreSQL up with durable settings: nothing that an operator
 // would not run is switched off, unless fast asks for it.
-func startLab(ctx context.Context, fast bool) (*lab, error) {
+func startLab(ctx context.Context, fast bool, poll time.Duration) (*lab, error) {
 	dir, err := os.MkdirTemp("", "queen-bench-")
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, binary: filepath.Join(dir, "queen-broker")}
+	l := &lab{dir: dir, poll: poll, binary: filepath.Join(dir, "queen-broker")}
 	if err := l.start(ctx, fast); err != nil {
 		l.stop()
 		return nil, err
