@@ -24,10 +24,20 @@ type worker struct {
 	group    string
 	rng      *rand.Rand
 	patience bool // failed requests are repeated: the broker is being killed
+	habits   habits
 }
 
+// habits are how a worker pops.
+type habits struct {
+	lease int // seconds
+	wait  int // milliseconds that a poll is parked at most
+	batch int // at most
+}
+
+func defaultHabits() habits { return habits{lease: 1, wait: 300, batch: 40} }
+
 func newWorker(t *testing.T, b *harness.Broker, l *ledger, queue, group string, seed uint64, patience bool) *worker {
-	return &worker{t: t, b: b, l: l, queue: queue, group: group, rng: rand.New(rand.NewPCG(seed, 7)), patience: patience}
+	return &worker{t: t, b: b, l: l, queue: queue, group: group, rng: rand.New(rand.NewPCG(seed, 7)), patience: patience, habits: defaultHabits()}
 }
 
 // push sends a batch to random lanes until it is acknowledged. Some items
@@ -71,7 +81,8 @@ func pause(ctx context.Context) {
 // consume pops and settles until ctx ends.
 func (w *worker) consume(ctx context.Context, lanes []string) {
 	for ctx.Err() == nil {
-		query := fmt.Sprintf("leaseSeconds=1&wait=true&timeout=300&batch=%d&partitions=%d&consumerGroup=%s", 1+w.rng.IntN(40), 1+w.rng.IntN(4), w.group)
+		query := fmt.Sprintf("leaseSeconds=%d&wait=true&timeout=%d&batch=%d&partitions=%d&consumerGroup=%s",
+			w.habits.lease, w.habits.wait, 1+w.rng.IntN(w.habits.batch), 1+w.rng.IntN(4), w.group)
 		path := harness.PopPath(w.queue, query)
 		if w.rng.IntN(5) == 0 {
 			path = harness.PopPartitionPath(w.queue, lanes[w.rng.IntN(len(lanes))], query)

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -24,44 +23,18 @@ func TestBrokerMayEndAtAnyMoment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := harness.StartOne(t)
-			q := queueName(t)
-			b.Configure(t, q, `{"retryLimit":1000000}`)
-			l, names, groups := newLedger(), lanes(8), []string{"g0", "g1"}
-			ctx, cancel := context.WithTimeout(t.Context(), 110*time.Second)
-			defer cancel()
-			pushing, stopPushing := context.WithCancel(ctx)
-			defer stopPushing()
-
-			var pushers, consumers sync.WaitGroup
-			for i := range 6 {
-				w := newWorker(t, b, l, q, "", uint64(i), true)
-				pushers.Go(func() {
-					for n := 0; pushing.Err() == nil; n++ {
-						w.push(ctx, fmt.Sprintf("%d-%d", i, n), names, 1+w.rng.IntN(8))
-						pause(pushing) // the consumers have to keep up
-					}
-				})
-				c := newWorker(t, b, l, q, groups[i%2], uint64(1000+i), true)
-				consumers.Go(func() { c.consume(ctx, names) })
-			}
 			rng, _ := seeded(t)
+			x := startLoad(t, b, queueName(t), rng, loadOptions{pushers: 6, readers: 6, pushSize: 8, habits: defaultHabits(), limit: 110 * time.Second})
 			for range 5 {
-				before := l.pushedCount()
-				harness.Eventually(t, 60*time.Second, "the load goes on", func() bool { return l.pushedCount() > before+50 })
+				x.advance(50, progressLimit)
 				select { // the moment is the point of the test
-				case <-ctx.Done():
+				case <-t.Context().Done():
 				case <-time.After(time.Duration(rng.IntN(300)) * time.Millisecond):
 				}
 				end(t, b)
 				b.Restart(t)
 			}
-			stopPushing()
-			pushers.Wait()
-			harness.Eventually(t, 60*time.Second, "every group has committed everything", func() bool { return caughtUp(t, b, q, groups...) })
-			cancel()
-			consumers.Wait()
-			l.verify(t, l.offsets(t, b, q), groups...)
-			require.Empty(t, b.DLQ(t, q, ""))
+			x.finish()
 		})
 	}
 }

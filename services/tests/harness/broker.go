@@ -286,8 +286,13 @@ func (b *Broker) Terminate(t testing.TB) {
 // Restart starts the one broker again on the same port.
 func (b *Broker) Restart(t testing.TB) {
 	t.Helper()
+	require.NoError(t, b.TryRestart(t.Context()))
+}
+
+// TryRestart is Restart for a goroutine beside the test's own.
+func (b *Broker) TryRestart(ctx context.Context) error {
 	b.CloseIdle()
-	require.NoError(t, b.boot(t.Context()))
+	return b.boot(ctx)
 }
 
 // Run starts the binary once more with the given arguments and environment on

@@ -30,6 +30,8 @@ type Client struct {
 	urls []string
 	next atomic.Uint64
 	http *http.Client
+
+	slowest atomic.Int64 // what the longest request took
 }
 
 // NewClient makes a client with connections of its own. With several addresses
@@ -56,6 +58,18 @@ type Answer struct {
 	Body   []byte
 }
 
+// Slowest is what the longest request so far took.
+func (c *Client) Slowest() time.Duration { return time.Duration(c.slowest.Load()) }
+
+func (c *Client) note(took time.Duration) {
+	for {
+		longest := c.slowest.Load()
+		if int64(took) <= longest || c.slowest.CompareAndSwap(longest, int64(took)) {
+			return
+		}
+	}
+}
+
 // Call sends one request. A nil body sends none; header entries alternate
 // between name and value.
 func (c *Client) Call(ctx context.Context, method, path string, body []byte, header ...string) (Answer, error) {
@@ -70,6 +84,8 @@ func (c *Client) Call(ctx context.Context, method, path string, body []byte, hea
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
+	began := time.Now()
+	defer func() { c.note(time.Since(began)) }()
 	res, err := c.http.Do(req)
 	if err != nil {
 		return Answer{}, err

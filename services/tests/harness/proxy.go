@@ -213,6 +213,7 @@ func (l *link) copy(dst, src net.Conn, see func([]byte) ([]byte, error)) {
 			}
 		}
 		if err != nil {
+			l.proxy.pass() // the end of a connection is held back too
 			return
 		}
 	}
