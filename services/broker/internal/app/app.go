@@ -108,6 +108,7 @@ func (a *App) listeners() error {
 		Version:          buildinfo.Version(),
 		MaxBodyBytes:     a.cfg.Server.MaxBodyBytes,
 		MaxInflightBytes: a.cfg.Server.MaxInflightBytes,
+		MaxWaiting:       a.cfg.Budget.MaxWaiting,
 		PopDefaults:      popDefaults(a.cfg),
 	}, deps)
 	if err != nil {

@@ -143,3 +143,17 @@ func (a *API) withBody(c echo.Context, use func(body []byte) error) error {
 	defer b.release()
 	return use(b.bytes())
 }
+
+// withItems is withBody for bodies that hold items, of which there may be very
+// many. use says how many there are as soon as it knows.
+func (a *API) withItems(c echo.Context, use func(b *body) error) error {
+	b, err := a.bodies.read(c.Response(), c.Request())
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	if err := b.expectItems(c.Request().Context()); err != nil {
+		return err
+	}
+	return use(b)
+}

@@ -35,19 +35,28 @@ const (
 
 // bodies reads request bodies into pooled buffers within one byte budget.
 type bodies struct {
-	max      int64
-	wait     time.Duration
-	patience time.Duration
-	budget   *semaphore.Weighted // FIFO: a large body is not overtaken for ever
-	inflight atomic.Int64
-	pools    [classes]sync.Pool // of *[]byte
+	max        int64
+	wait       time.Duration
+	patience   time.Duration
+	budget     *semaphore.Weighted // FIFO: a large body is not overtaken for ever
+	inflight   atomic.Int64
+	maxWaiting int64
+	waiting    atomic.Int64 // requests that wait for bytes or items
+
+	maxItems      int64 // bytes
+	items         *semaphore.Weighted
+	inflightItems atomic.Int64
+
+	pools [classes]sync.Pool // of *[]byte
 }
 
 func newBodies(cfg Config) *bodies {
 	return &bodies{
 		max: cfg.MaxBodyBytes, wait: cmp.Or(cfg.InflightWait, InflightWaitDefault),
-		patience: cmp.Or(cfg.BodyPatience, BodyPatienceDefault),
-		budget:   semaphore.NewWeighted(cfg.MaxInflightBytes),
+		patience:   cmp.Or(cfg.BodyPatience, BodyPatienceDefault),
+		budget:     semaphore.NewWeighted(cfg.MaxInflightBytes),
+		maxWaiting: int64(cmp.Or(cfg.MaxWaiting, MaxWaitingDefault)),
+		maxItems:   cfg.MaxInflightBytes, items: semaphore.NewWeighted(cfg.MaxInflightBytes),
 	}
 }
 
@@ -56,7 +65,8 @@ type body struct {
 	owner    *bodies
 	buf      *[]byte // nil until bytes are reserved
 	reserved int64
-	wait     time.Duration // what is left of the time to wait for the budget
+	items    int64         // bytes set aside for its items
+	left     time.Duration // of the time to wait for a budget
 }
 
 func (b *body) bytes() []byte {
@@ -71,6 +81,7 @@ func (b *body) release() {
 	if b.buf == nil {
 		return
 	}
+	b.haveItems(0)
 	b.owner.recycle(b.buf)
 	b.owner.inflight.Add(-b.reserved)
 	b.owner.budget.Release(b.reserved)
@@ -82,7 +93,7 @@ func (bs *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if r.ContentLength > bs.max {
 		return nil, errTooLarge
 	}
-	b := &body{owner: bs, wait: bs.wait}
+	b := &body{owner: bs, left: bs.wait}
 	err := bs.fill(b, w, r)
 	if err == nil {
 		return b, nil
@@ -172,7 +183,7 @@ func expectEnd(src io.Reader) error {
 // reserve takes n more bytes of the budget and only then makes room for them, so
 // that requests which wait for their turn hold no memory.
 func (b *body) reserve(ctx context.Context, n int64) error {
-	if err := b.acquire(ctx, n); err != nil {
+	if err := b.wait(ctx, b.owner.budget, n); err != nil {
 		return err
 	}
 	b.reserved += n
@@ -189,19 +200,24 @@ func (b *body) reserve(ctx context.Context, n int64) error {
 	return nil
 }
 
-// acquire waits for the budget. Only the waiting counts against its bound, not
-// the time that a body takes to arrive in between.
-func (b *body) acquire(ctx context.Context, n int64) error {
-	if b.owner.budget.TryAcquire(n) {
+// wait takes n of a budget. Only the waiting counts against its bound, not the
+// time that a body takes to arrive in between. Those who wait hold a connection
+// each, so there is a bound on them too.
+func (b *body) wait(ctx context.Context, budget *semaphore.Weighted, n int64) error {
+	if budget.TryAcquire(n) {
 		return nil
 	}
+	defer b.owner.waiting.Add(-1)
+	if b.owner.waiting.Add(1) > b.owner.maxWaiting {
+		return errBusy
+	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, b.wait, errBusy)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.left, errBusy)
 	defer cancel()
-	if err := b.owner.budget.Acquire(ctx, n); err != nil {
+	if err := budget.Acquire(ctx, n); err != nil {
 		return context.Cause(ctx)
 	}
-	b.wait -= time.Since(began)
+	b.left -= time.Since(began)
 	return nil
 }
 

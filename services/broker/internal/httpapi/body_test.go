@@ -106,7 +106,7 @@ func TestBodyDeadlineEndsWithTheBody(t *testing.T) {
 	require.Equal(t, http.StatusCreated, b.send(pushOf(1000), true).status)
 }
 
-func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
+func TestRule15InflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chunked %v", chunked), func(t *testing.T) {
@@ -152,6 +152,87 @@ func TestInflightBytesAreBoundedAndOverloadIsRetryable(t *testing.T) {
 				10*time.Second, 10*time.Millisecond)
 		})
 	}
+}
+
+// manyItems is a push of n of the smallest items.
+func manyItems(n int) string {
+	return `{"items":[` + strings.TrimSuffix(strings.Repeat(`{"queue":"q","payload":1},`, n), ",") + `]}`
+}
+
+// holdPush sends a push and returns when the engine has it; the push ends with
+// the returned function.
+func (b *bundle) holdPush(body string) (finish func()) {
+	b.t.Helper()
+	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	before := b.push
+	b.push = func(context.Context, []wire.PushItem) ([]wire.PushResult, error) {
+		close(entered)
+		<-leave
+		return nil, nil
+	}
+	go func() {
+		defer close(done)
+		if got := b.send(body, false); got.status != http.StatusCreated {
+			b.t.Errorf("the held push answered %d", got.status)
+		}
+	}()
+	<-entered
+	b.push = before
+	return func() { close(leave); <-done }
+}
+
+func TestRule15TinyItemsCountForWhatTheyCost(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 1<<20, 10*time.Millisecond
+	})
+	finish := b.holdPush(manyItems(1000)) // 26 kB, which cost 1000 KiB of 1024
+	got := b.send(manyItems(30), false)
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.Equal(t, "1", got.retryAfter)
+	require.Equal(t, http.StatusCreated, b.send(manyItems(20), false).status)
+	for _, path := range []string{"/api/v1/ack/batch", "/api/v1/transaction"} {
+		b.want("POST", path, strings.Repeat("{", 40), http.StatusTooManyRequests, `{"error":"overloaded, try again later"}`)
+	}
+	finish()
+	require.Eventually(t, func() bool { return b.send(manyItems(30), false).status == http.StatusCreated },
+		10*time.Second, 10*time.Millisecond)
+}
+
+func TestObjectsWithinPayloadsAreNoItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 1<<20, 10*time.Millisecond
+	})
+	nested := `{"items":[{"queue":"q","payload":[{}` + strings.Repeat(`,{}`, 900) + `]}]}`
+	finish := b.holdPush(nested)
+	require.Equal(t, http.StatusCreated, b.send(nested, false).status)
+	finish()
+}
+
+func TestMoreItemsThanTheWholeBudgetAreServedAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 100_000, 10*time.Millisecond
+	})
+	finish := b.holdPush(manyItems(3000))
+	require.Equal(t, http.StatusTooManyRequests, b.send(manyItems(1), false).status)
+	finish()
+}
+
+func TestRequestsThatWaitForBytesAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait, c.MaxWaiting = 100_000, 100_000, time.Minute, 1
+	})
+	finish := b.holdPush(pushOf(90_000))
+	answers := make(chan int)
+	for range 2 {
+		go func() { answers <- b.send(pushOf(50_000), false).status }()
+	}
+	require.Equal(t, http.StatusTooManyRequests, <-answers, "there is room for one to wait")
+	finish()
+	require.Equal(t, http.StatusCreated, <-answers)
 }
 
 func TestRefusedBodiesGiveTheirBytesBack(t *testing.T) {

@@ -77,9 +77,14 @@ type Deps struct {
 
 // Config holds the bounds of the surface.
 type Config struct {
-	Version          string
-	MaxBodyBytes     int64 // of one request body
-	MaxInflightBytes int64 // of all bodies being worked on
+	Version      string
+	MaxBodyBytes int64 // of one request body
+	// MaxInflightBytes bounds all bodies being worked on, and once more what is set
+	// aside for their items.
+	MaxInflightBytes int64
+	// MaxWaiting is the number of requests that may wait for their share of it
+	// (default 4096).
+	MaxWaiting int
 	// InflightWait is how long a request waits for its share of MaxInflightBytes
 	// (default 10 s).
 	InflightWait time.Duration
@@ -92,6 +97,7 @@ type Config struct {
 
 // Defaults of Config.
 const (
+	MaxWaitingDefault   = 4096
 	InflightWaitDefault = 10 * time.Second
 	BodyPatienceDefault = 30 * time.Second
 )

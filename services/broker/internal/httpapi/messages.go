@@ -13,11 +13,12 @@ import (
 
 // push handles POST /api/v1/push.
 func (a *API) push(c echo.Context) error {
-	return a.withBody(c, func(body []byte) error {
-		items, err := wire.ParsePush(body)
+	return a.withItems(c, func(b *body) error {
+		items, err := wire.ParsePush(b.bytes())
 		if err != nil {
 			return err
 		}
+		b.haveItems(len(items))
 		results, err := a.deps.Push.Push(c.Request().Context(), a.tenant(c), a.producer(c), items)
 		if err != nil {
 			return err
@@ -94,11 +95,12 @@ func (a *API) ack(c echo.Context) error { return a.settle(c, wire.ParseAck) }
 func (a *API) ackBatch(c echo.Context) error { return a.settle(c, wire.ParseAckBatch) }
 
 func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)) error {
-	return a.withBody(c, func(body []byte) error {
-		req, err := parse(body)
+	return a.withItems(c, func(b *body) error {
+		req, err := parse(b.bytes())
 		if err != nil {
 			return err
 		}
+		b.haveItems(len(req.Items))
 		results, err := a.deps.Ack.Ack(c.Request().Context(), a.tenant(c), req)
 		if err != nil {
 			return err
@@ -131,11 +133,12 @@ func (a *API) extend(c echo.Context) error {
 // transaction handles POST /api/v1/transaction. Its own failures have the
 // envelope of its answers.
 func (a *API) transaction(c echo.Context) error {
-	return a.withBody(c, func(body []byte) error {
-		req, err := wire.ParseTransaction(body)
+	return a.withItems(c, func(b *body) error {
+		req, err := wire.ParseTransaction(b.bytes())
 		if err != nil {
 			return refuseTransaction(c, err)
 		}
+		b.haveItems(len(req.Ops))
 		result, err := a.deps.Transaction.Run(c.Request().Context(), a.tenant(c), a.producer(c), req)
 		if err != nil {
 			return refuseTransaction(c, err)

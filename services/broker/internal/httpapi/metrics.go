@@ -49,11 +49,23 @@ func newMetrics(meter metric.Meter, bs *bodies) (*metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create request metrics: %w", err)
 	}
+	items, err := meter.Int64ObservableGauge("queen.http.inflight_items", metric.WithUnit("By"),
+		metric.WithDescription("Bytes set aside for the items of those bodies."))
+	if err != nil {
+		return nil, fmt.Errorf("create request metrics: %w", err)
+	}
+	waiting, err := meter.Int64ObservableGauge("queen.http.waiting_body",
+		metric.WithDescription("Requests waiting until there is room for their body."))
+	if err != nil {
+		return nil, fmt.Errorf("create request metrics: %w", err)
+	}
 	_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(active, m.active.Load())
 		o.ObserveInt64(inflight, bs.inflight.Load())
+		o.ObserveInt64(items, bs.inflightItems.Load())
+		o.ObserveInt64(waiting, bs.waiting.Load())
 		return nil
-	}, active, inflight)
+	}, active, inflight, items, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("create request metrics: %w", err)
 	}
