@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // AckRow is one full-batch advance of AckMulti.
@@ -126,12 +127,34 @@ func released(v ackVerdict) AckOutcome {
 // AckMulti commits many leased batches in one transaction (log_ack_multi_v1).
 // Outcomes are aligned with rows.
 func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, error) {
+	return s.ackMulti(ctx, rows, false, true)
+}
+
+// AckWhole is AckMulti for batches of which nothing may be committed yet; a row
+// that finds otherwise is refused. Without wait a row that is locked is refused
+// with AckBusy. One row always waits (log_ack_at_v1): there is nothing it would
+// hold up.
+func (s *Store) AckWhole(ctx context.Context, rows []AckRow, wait bool) ([]AckOutcome, error) {
+	if len(rows) != 1 {
+		return s.ackMulti(ctx, rows, true, wait)
+	}
+	r := &rows[0]
+	v, err := s.ack(ctx, "ack batch", `SELECT queen.log_ack_at_v1($1, $2, $3, $4, TRUE, $5, TRUE)`,
+		r.PartitionID, r.Group, r.Worker, r.End, r.Count)
+	if err != nil {
+		return nil, err
+	}
+	return []AckOutcome{released(v)}, nil
+}
+
+func (s *Store) ackMulti(ctx context.Context, rows []AckRow, whole, wait bool) ([]AckOutcome, error) {
 	pids, groups := make([]string, len(rows)), make([]string, len(rows))
 	ends, workers, counts := make([]int64, len(rows)), make([]string, len(rows)), make([]int32, len(rows))
 	for i, r := range rows {
 		pids[i], groups[i], ends[i], workers[i], counts[i] = r.PartitionID.String(), r.Group, r.End, r.Worker, int32(r.Count)
 	}
-	text, err := s.rawJSON(ctx, "ack batch", `SELECT queen.log_ack_multi_v1($1, $2, $3, $4, $5)`, pids, groups, ends, workers, counts)
+	text, err := s.rawJSON(ctx, "ack batch", `SELECT queen.log_ack_multi_v1($1, $2, $3, $4, $5, $6, $7)`,
+		pids, groups, ends, workers, counts, whole, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -151,11 +174,34 @@ func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, erro
 	return out, nil
 }
 
+// Cursor reads where the cursor of a group is (log_cursor_v1).
+func (s *Store) Cursor(ctx context.Context, pid uuid.UUID, group string) (committed int64, found bool, err error) {
+	var at *int64
+	if err := s.scanOne(ctx, "read cursor", `SELECT queen.log_cursor_v1($1, $2)`, []any{pid, group}, &at); err != nil || at == nil {
+		return 0, false, err
+	}
+	return *at, true, nil
+}
+
 // RenewLease extends every live lease of a worker by at least seconds from now
 // (log_renew_lease_v1). expiresAt is the earliest resulting expiry as the wire
-// shows it, "" when nothing was renewed.
+// shows it, "" when nothing was renewed. It reads all cursors; see RenewLanes.
 func (s *Store) RenewLease(ctx context.Context, worker string, seconds int) (renewed int, expiresAt string, err error) {
-	text, err := s.rawJSON(ctx, "renew lease", `SELECT queen.log_renew_lease_v1($1, $2)`, worker, min(seconds, math.MaxInt32))
+	return s.renew(ctx, `SELECT queen.log_renew_lease_v1($1, $2)`, worker, min(seconds, math.MaxInt32))
+}
+
+// RenewLanes is RenewLease for a worker whose leases can be at some cursors only
+// (log_renew_lanes_v1).
+func (s *Store) RenewLanes(ctx context.Context, worker string, seconds int, at []CursorKey) (renewed int, expiresAt string, err error) {
+	pids, groups := make([]uuid.UUID, len(at)), make([]string, len(at))
+	for i, k := range at {
+		pids[i], groups[i] = k.PartitionID, k.Group
+	}
+	return s.renew(ctx, `SELECT queen.log_renew_lanes_v1($1, $2, $3, $4)`, worker, min(seconds, math.MaxInt32), pids, groups)
+}
+
+func (s *Store) renew(ctx context.Context, call string, args ...any) (renewed int, expiresAt string, err error) {
+	text, err := s.rawJSON(ctx, "renew lease", call, args...)
 	if err != nil {
 		return 0, "", err
 	}
@@ -167,4 +213,28 @@ func (s *Store) RenewLease(ctx context.Context, worker string, seconds int) (ren
 		return 0, "", fmt.Errorf("renew lease: %w: %w", errAnswer, err)
 	}
 	return answer.Renewed, answer.ExpiresAt, nil
+}
+
+// FindLeases returns the cursors on which workers hold live leases
+// (log_find_leases_v1). It reads all cursors once, for all workers together.
+func (s *Store) FindLeases(ctx context.Context, workers []string) (map[string][]CursorKey, error) {
+	held := make(map[string][]CursorKey)
+	err := s.db.Do(ctx, "find leases", func(ctx context.Context, conn *pgx.Conn) error {
+		clear(held)
+		rows, err := conn.Query(ctx, `SELECT worker_id, partition_id, consumer_group FROM queen.log_find_leases_v1($1)`, workers)
+		if err != nil {
+			return err
+		}
+		var worker string
+		var k CursorKey
+		_, err = pgx.ForEachRow(rows, []any{&worker, &k.PartitionID, &k.Group}, func() error {
+			held[worker] = append(held[worker], k)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return held, nil
 }

@@ -81,7 +81,10 @@ type txAckJSON struct {
 	Group       string       `json:"group"`
 	Worker      string       `json:"worker,omitempty"`
 	Workers     []string     `json:"workers,omitempty"`
-	Acks        []txHashJSON `json:"acks"`
+	Acks        []txHashJSON `json:"acks,omitzero"`
+	Upto        *int64       `json:"uptoOff,omitempty"`
+	Count       int          `json:"count,omitempty"`
+	Whole       bool         `json:"whole,omitempty"`
 }
 
 type txHashJSON struct {
@@ -108,13 +111,22 @@ func (t Transaction) encode() ([]byte, error) {
 			return nil, &TxRefused{Reason: TxReasonMisaligned, Text: fmt.Sprintf("ack %d has %d hashes and %d statuses; %s",
 				i, len(a.Hashes), len(a.Statuses), rolledBack)}
 		}
-		acks[i] = txAckJSON{PartitionID: a.PartitionID, Group: a.Group, Worker: a.Worker, Workers: a.Workers,
-			Acks: make([]txHashJSON, len(a.Hashes))}
-		for k := range a.Hashes {
-			acks[i].Acks[k] = txHashJSON{hex.EncodeToString(a.Hashes[k][:]), a.Statuses[k]}
-		}
+		acks[i] = a.encode()
 	}
 	return json.Marshal(map[string]any{"pushes": pushes, "acks": acks, "_tenant": t.Tenant})
+}
+
+func (a *TxAck) encode() txAckJSON {
+	out := txAckJSON{PartitionID: a.PartitionID, Group: a.Group, Worker: a.Worker, Workers: a.Workers}
+	if a.Whole {
+		out.Upto, out.Count, out.Whole = &a.End, len(a.Hashes), true
+		return out
+	}
+	out.Acks = make([]txHashJSON, len(a.Hashes))
+	for k := range a.Hashes {
+		out.Acks[k] = txHashJSON{hex.EncodeToString(a.Hashes[k][:]), a.Statuses[k]}
+	}
+	return out
 }
 
 // Transaction runs pushes and acks atomically (log_transaction_wire_v1). What
@@ -164,7 +176,11 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 		if a.Index < 0 || a.Index >= len(t.Acks) {
 			return TransactionResult{}, fmt.Errorf("transaction: %w: verdict for ack %d of %d", errAnswer, a.Index, len(t.Acks))
 		}
-		result.Acks[a.Index] = a.outcome(t.Acks[a.Index].Hashes, t.Acks[a.Index].Statuses)
+		ack := &t.Acks[a.Index]
+		result.Acks[a.Index] = a.outcome(ack.Hashes, ack.Statuses)
+		if ack.Whole {
+			result.Acks[a.Index].Released = true // or the transaction would have been refused
+		}
 	}
 	return result, nil
 }

@@ -166,6 +166,15 @@ type AckOutcome struct {
 	Unresolved []int
 }
 
+// AckBusy is the error of a row that AckWhole did not wait for.
+const AckBusy = "busy"
+
+// CursorKey names one cursor.
+type CursorKey struct {
+	PartitionID uuid.UUID
+	Group       string
+}
+
 // DeadLetter is the snapshot of one poison message.
 type DeadLetter struct {
 	PartitionID   uuid.UUID
@@ -202,6 +211,10 @@ type TxAck struct {
 	Workers  []string
 	Hashes   [][16]byte
 	Statuses []AckStatus
+	// Whole says that the hashes, all completed, are exactly the leased batch that
+	// ends at End: the cursor is moved there without a search for them.
+	Whole bool
+	End   int64
 }
 
 // Transaction is an atomic bundle of pushes and acks.

@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -46,6 +47,7 @@ type shared struct {
 	announcer *announce.Announcer
 	ids       *mint.Source
 	letters   *deadletter.Filer
+	registry  *registry.Registry // of the batches that pops have delivered under leases
 }
 
 func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
@@ -66,6 +68,7 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	s.letters = deadletter.NewFiler(s.store, s.reader, log)
+	s.registry = registry.New(registry.Config{Bytes: int64(cfg.Acks.RegistryMB) << 20, LeasesOnly: !cfg.Acks.Registry})
 	return s, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"sync"
 )
@@ -35,14 +34,11 @@ type scratch struct {
 	slots []uint32 // positions in mixed, counted from 1, by their low bits
 }
 
-func newMixer() (*mixer, error) {
+func newMixer() *mixer {
 	key := make([]byte, 16)
-	_, _ = rand.Read(key) // never fails
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the mixing key: %w", err)
-	}
-	return &mixer{block: block, scratch: sync.Pool{New: func() any { return new(scratch) }}}, nil
+	_, _ = rand.Read(key)          // never fails
+	block, _ := aes.NewCipher(key) // fails for other lengths only
+	return &mixer{block: block, scratch: sync.Pool{New: func() any { return new(scratch) }}}
 }
 
 func (m *mixer) mix(s *scratch, hash []byte) sum {

@@ -4,9 +4,9 @@
 // that its renewal need not search for them.
 //
 // A batch is born with a leasing pop (Delivered), replaces what its lane and
-// group had before, and dies when an ack matches it (Match), when anything else
-// was done to the cursor (Drop), some time after its lease, or by eviction. The
-// lanes of a lease live as long as the lease may (Released, Keep).
+// group had before, and dies when an ack matches it (Match, Take), before anything
+// else is done under its lease (Forget, Drop), some time after its lease, or by
+// eviction. The lanes of a lease live as long as the lease may (Released, Keep).
 //
 // Nothing here decides. The database checks the lease, and that nothing of the
 // batch was committed meanwhile, under the lock of the cursor; what it cannot
@@ -19,8 +19,8 @@
 // are added modulo 2^128. A permutation of blocks under a secret key is as good
 // as random, so the sums of two different multisets of at most 2^32 members are
 // equal with a probability below 2^-96, however a client chooses its ids: it sees
-// neither key nor sums and gets one guess per delivery, since a batch that was
-// compared and found different is forgotten with the hash ack that follows. A
+// neither key nor sums, and has one guess for each delivery, since an ack that
+// was compared and found different goes by its hashes, which forgets the batch. A
 // batch costs the same few hundred bytes whether it holds one message or ten
 // thousand.
 package registry

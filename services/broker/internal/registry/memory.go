@@ -24,12 +24,11 @@ type item[V any] struct {
 	expires time.Time
 }
 
-func newMemory[K comparable, V any](limit int64, now time.Time) (*memory[K, V], error) {
+func newMemory[K comparable, V any](limit int64, now time.Time) *memory[K, V] {
 	m := &memory[K, V]{limit: limit, swept: now}
-	var err error
-	// Bytes are the bound, not the number of items.
-	m.items, err = simplelru.NewLRU(math.MaxInt, func(_ K, it item[V]) { m.bytes -= it.bytes })
-	return m, err
+	// Bytes are the bound, not the number of items; only a size below 1 is an error.
+	m.items, _ = simplelru.NewLRU(math.MaxInt, func(_ K, it item[V]) { m.bytes -= it.bytes })
+	return m
 }
 
 func (m *memory[K, V]) put(k K, v V, bytes int64, now, expires time.Time) {
@@ -62,9 +61,20 @@ func (m *memory[K, V]) sweep(now time.Time) {
 	}
 }
 
-func (m *memory[K, V]) get(k K, now time.Time) (v V, ok bool) {
-	m.view(k, now, func(held V) { v, ok = held, true })
-	return v, ok
+func (m *memory[K, V]) get(k K, now time.Time) (it item[V], ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	it, ok = m.items.Get(k)
+	return it, ok && now.Before(it.expires)
+}
+
+// restore stores an item where there is none.
+func (m *memory[K, V]) restore(k K, it item[V], now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.items.Contains(k) {
+		m.set(k, it, now)
+	}
 }
 
 // view shows an item that has not expired while nobody changes it.

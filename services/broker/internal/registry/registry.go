@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"hash/maphash"
 	"slices"
 	"time"
@@ -33,6 +32,8 @@ const (
 type Config struct {
 	// Bytes bounds the memory of the registry (default 64 MiB).
 	Bytes int64
+	// LeasesOnly has it remember no batches, so that nothing ever matches.
+	LeasesOnly bool
 	// Now is the clock (default time.Now).
 	Now func() time.Time
 }
@@ -56,10 +57,20 @@ type batch struct {
 	set    sum
 }
 
+// Taken is a batch that was matched and thereby forgotten.
+type Taken struct {
+	End int64 // the last offset of the batch
+
+	key     key
+	batch   batch
+	expires time.Time
+}
+
 // Registry remembers delivered batches. It is safe for concurrent use; a nil one
 // remembers nothing.
 type Registry struct {
 	now     func() time.Time
+	sets    bool // whether batches are remembered
 	mix     *mixer
 	seed    maphash.Seed
 	batches [shardCount]*memory[key, batch]
@@ -67,26 +78,18 @@ type Registry struct {
 }
 
 // New builds a Registry.
-func New(cfg Config) (*Registry, error) {
-	r := &Registry{now: cfg.Now, seed: maphash.MakeSeed()}
+func New(cfg Config) *Registry {
+	r := &Registry{now: cfg.Now, sets: !cfg.LeasesOnly, mix: newMixer(), seed: maphash.MakeSeed()}
 	if r.now == nil {
 		r.now = time.Now
-	}
-	var err error
-	if r.mix, err = newMixer(); err != nil {
-		return nil, err
 	}
 	// Batches and leases get half of the memory each.
 	each := cmp.Or(cfg.Bytes, BytesDefault) / shardCount / 2
 	for i := range shardCount {
-		if r.batches[i], err = newMemory[key, batch](each, r.now()); err != nil {
-			return nil, fmt.Errorf("create the memory of batches: %w", err)
-		}
-		if r.leases[i], err = newMemory[string, []key](each, r.now()); err != nil {
-			return nil, fmt.Errorf("create the memory of leases: %w", err)
-		}
+		r.batches[i] = newMemory[key, batch](each, r.now())
+		r.leases[i] = newMemory[string, []key](each, r.now())
 	}
-	return r, nil
+	return r
 }
 
 func (r *Registry) batchesOf(k key) *memory[key, batch] {
@@ -109,30 +112,64 @@ func (r *Registry) Delivered(partition uuid.UUID, group, worker string, end int6
 	now, k := r.now(), key{partition, unique.Make(group)}
 	expires := now.Add(lease + Slack)
 	r.cover(worker, k, now, expires)
+	if !r.sets {
+		return
+	}
 	m := r.batchesOf(k)
 	set, ok := r.mix.distinct(hashes)
 	if !ok {
 		m.drop(k)
 		return
 	}
-	b := batch{worker: worker, end: end, count: len(hashes) / hashSize, set: set}
-	m.put(k, b, int64(batchBytes+len(worker)), now, expires)
+	m.put(k, batch{worker: worker, end: end, count: len(hashes) / hashSize, set: set}, batchCost(worker), now, expires)
 }
+
+func batchCost(worker string) int64 { return int64(batchBytes + len(worker)) }
 
 // Match tells whether an ack under the lease worker names exactly the batch that
 // was delivered under it, and where that batch ends. It forgets the batch.
 func (r *Registry) Match(partition uuid.UUID, group, worker string, hashes [][hashSize]byte) (end int64, ok bool) {
-	if r == nil || worker == "" {
-		return 0, false
+	t, ok := r.Take(partition, group, worker, hashes)
+	return t.End, ok
+}
+
+// Take is Match for a caller who may find that nothing came of it, and then uses
+// PutBack.
+func (r *Registry) Take(partition uuid.UUID, group, worker string, hashes [][hashSize]byte) (t Taken, ok bool) {
+	if r == nil || !r.sets || worker == "" {
+		return Taken{}, false
 	}
 	k := key{partition, unique.Make(group)}
 	m := r.batchesOf(k)
-	b, ok := m.get(k, r.now())
+	it, ok := m.get(k, r.now())
+	b := it.value
 	if !ok || b.worker != worker || b.count != len(hashes) || b.set != r.mix.digest(hashes) {
-		return 0, false
+		return Taken{}, false
 	}
 	// Of two acks at once one takes it.
-	return b.end, m.take(k, func(now batch) bool { return now == b })
+	if !m.take(k, func(held batch) bool { return held == b }) {
+		return Taken{}, false
+	}
+	return Taken{End: b.end, key: k, batch: b, expires: it.expires}, true
+}
+
+// PutBack remembers a batch again of which surely nothing was committed, unless
+// the lane was delivered anew.
+func (r *Registry) PutBack(t Taken) {
+	if r == nil {
+		return
+	}
+	r.batchesOf(t.key).restore(t.key, item[batch]{t.batch, batchCost(t.batch.worker), t.expires}, r.now())
+}
+
+// Forget forgets the batch of a lease, before the database is told anything else
+// about it than that all of it is done. Without a worker it is Drop.
+func (r *Registry) Forget(partition uuid.UUID, group, worker string) {
+	if r == nil {
+		return
+	}
+	k := key{partition, unique.Make(group)}
+	r.batchesOf(k).take(k, func(held batch) bool { return worker == "" || held.worker == worker })
 }
 
 // Drop forgets the batch of a lane and group, whose cursor was moved, or may have

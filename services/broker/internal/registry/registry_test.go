@@ -35,9 +35,7 @@ func (c *clock) advance(d time.Duration) { c.now = c.now.Add(d) }
 func setup(t testing.TB, bytes int64) (*registry.Registry, *clock) {
 	t.Helper()
 	c := &clock{time.Unix(1_700_000_000, 0)}
-	r, err := registry.New(registry.Config{Bytes: bytes, Now: func() time.Time { return c.now }})
-	require.NoError(t, err)
-	return r, c
+	return registry.New(registry.Config{Bytes: bytes, Now: func() time.Time { return c.now }}), c
 }
 
 // ids are hashes of numbered transactions.
@@ -181,7 +179,7 @@ func lane(i int) (id uuid.UUID) {
 // The test runs alone, so that the heap is its own.
 func TestEntriesCostAtMostWhatTheyAreCountedFor(t *testing.T) { //nolint:paralleltest // see above
 	r, _ := setup(t, 1<<30)
-	const n, counted = 100_000, 280 + 240 + 2*36 + 24
+	const n, counted = 30_000, 280 + 240 + 2*36 + 24
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -244,6 +242,49 @@ func TestTheLanesOfALease(t *testing.T) {
 	require.Equal(t, []registry.Lane{mine}, lanes)
 }
 
+func TestABatchOfWhichNothingCameIsPutBack(t *testing.T) {
+	t.Parallel()
+	r, c := setup(t, 0)
+	r.Delivered(pid, group, worker, 41, flat(ids(1, 2)), minute)
+	taken, ok := r.Take(pid, group, worker, ids(1, 2))
+	require.True(t, ok)
+	require.EqualValues(t, 41, taken.End)
+	r.PutBack(taken)
+	end, ok := r.Match(pid, group, worker, ids(2, 1))
+	require.True(t, ok)
+	require.EqualValues(t, 41, end)
+
+	r.Delivered(pid, group, "w", 50, flat(ids(3)), minute)
+	r.PutBack(taken)
+	_, ok = r.Match(pid, group, "w", ids(3))
+	require.True(t, ok, "not over a newer one")
+	r.PutBack(taken)
+	c.advance(minute + registry.Slack)
+	_, ok = r.Match(pid, group, worker, ids(1, 2))
+	require.False(t, ok, "it does not live longer")
+}
+
+func TestALeaseForgetsItsOwnBatch(t *testing.T) {
+	t.Parallel()
+	r, _ := setup(t, 0)
+	for forgetting, kept := range map[string]bool{"w": true, worker: false, "": false} {
+		r.Delivered(pid, group, worker, 1, flat(ids(1)), minute)
+		r.Forget(pid, group, forgetting)
+		_, ok := r.Match(pid, group, worker, ids(1))
+		require.Equal(t, kept, ok)
+	}
+}
+
+func TestLeasesAreRememberedWithoutBatches(t *testing.T) {
+	t.Parallel()
+	r := registry.New(registry.Config{LeasesOnly: true})
+	r.Delivered(pid, group, worker, 1, flat(ids(1)), minute)
+	_, ok := r.Match(pid, group, worker, ids(1))
+	require.False(t, ok)
+	_, ok = r.Lanes(worker)
+	require.True(t, ok)
+}
+
 func TestNoRegistryRemembersNothing(t *testing.T) {
 	t.Parallel()
 	var r *registry.Registry
@@ -251,6 +292,8 @@ func TestNoRegistryRemembersNothing(t *testing.T) {
 	r.Keep(worker, []registry.Lane{{}}, minute)
 	r.Drop(pid, group)
 	r.Released(pid, group, worker)
+	r.Forget(pid, group, worker)
+	r.PutBack(registry.Taken{})
 	_, ok := r.Match(pid, group, worker, ids(1))
 	require.False(t, ok)
 	_, ok = r.Lanes(worker)
