@@ -33,8 +33,15 @@ CREATE TABLE IF NOT EXISTS queen.log_dlq (
 CREATE INDEX IF NOT EXISTS idx_log_dlq_partition_failed_at ON queen.log_dlq (partition_id, failed_at DESC);
 
 -- An index of the leases by worker would cost every pop and every ack its HOT
--- update; renewals find their rows in another way, see log_find_leases_v1.
-DROP INDEX IF EXISTS queen.idx_log_consumers_worker;
+-- update; renewals find their rows in another way, see log_find_leases_v1. The one
+-- that generation 1 had goes, under a lock that is taken only where there is one.
+DO $$
+BEGIN
+    IF to_regclass('queen.idx_log_consumers_worker') IS NOT NULL THEN
+        DROP INDEX IF EXISTS queen.idx_log_consumers_worker;
+    END IF;
+END
+$$;
 
 -- Why a worker may not touch a row, NULL when it may. Without a worker nothing
 -- is checked. VOLATILE, since the clock is read after the row lock was waited for.
