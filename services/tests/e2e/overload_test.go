@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,4 +87,51 @@ func TestWaitingForTheDatabaseIsBounded(t *testing.T) {
 	release()
 	require.Equal(t, numbers(0, 2), first.answer(t).Payloads())
 	b.AckOK(t, "", p.Acks("completed")...)
+}
+
+// Twenty times what the broker can do arrive for a while: 15 seconds, or a whole
+// minute with QUEEN_TEST_LONG=1. Each push transaction is made to last at least
+// 50 ms, so that it is the database that sets the pace and not the processor,
+// which the load, the broker and PostgreSQL share here.
+func TestTwentyTimesTheCapacityIsRefusedInBounds(t *testing.T) {
+	duration := 15 * time.Second
+	if os.Getenv("QUEEN_TEST_LONG") == "1" {
+		duration = time.Minute
+	}
+	b := harness.StartOne(t, "DB_POOL_SIZE=4", "QUEEN_MAX_BODY_BYTES=16384", "QUEEN_MAX_INFLIGHT_BYTES=16384",
+		"QUEEN_ADMISSION_MAX_WAITING=32", "GOMAXPROCS=2")
+	q := queueName(t)
+	b.DB.Exec(t, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+		$$BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END$$`)
+	b.DB.Exec(t, `CREATE TRIGGER slow AFTER INSERT ON queen.log_segments FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
+	f := newFlood(b, q, 16, 1500)
+
+	first := f.closed(t, 24, time.Second) // makes the lanes
+	const measured = 4 * time.Second
+	before := f.closed(t, 24, measured)
+	require.Empty(t, before.unexpected)
+	most := float64(before.accepted) / measured.Seconds()
+	require.Positive(t, most)
+
+	// The first part brings everything that is bounded to its bound.
+	warm := f.open(t, 160, 20*most, duration/3)
+	memory := resident(t, b)
+	over := f.open(t, 160, 20*most, duration)
+	grown := resident(t, b) - memory
+
+	offered, accepted := float64(over.sent)/duration.Seconds(), float64(over.accepted)/duration.Seconds()
+	t.Logf("at most %.0f/s; offered %.0f/s, accepted %.0f/s, slowest answer %s, memory %d MiB and %d KiB more",
+		most, offered, accepted, over.slowest, memory>>20, grown>>10)
+	require.Empty(t, warm.unexpected)
+	require.Empty(t, over.unexpected)
+	require.Greater(t, offered, 10*most, "the load kept up with its plan by half at least")
+	require.GreaterOrEqual(t, accepted, 0.8*most)
+	require.Positive(t, over.refused)
+	require.Less(t, over.slowest, 20*time.Second, "10 s in a queue and the deadline of a push")
+	require.Less(t, grown, memory/4+16<<20, "memory stays flat")
+	require.Equal(t, over.sent, over.accepted+over.refused)
+
+	total := first.accepted + before.accepted + warm.accepted + over.accepted
+	stored := harness.Value[int](t, b.DB, `SELECT coalesce(sum(s.end_offset - s.base_offset + 1), 0)::int FROM queen.log_segments s`)
+	require.Equal(t, total, stored, "what was accepted, and nothing else")
 }
