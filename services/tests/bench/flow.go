@@ -12,10 +12,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
+// The wait for the last messages goes on for quietLooks without progress, and
+// for drainLooks at all.
 const (
-	// quiet without progress ends the wait for the last messages, drainLimit always.
-	quiet      = 5 * time.Second
-	drainLimit = time.Minute
+	quietLooks = 5
+	drainLooks = 60
 )
 
 // flow is a load on brokers: pushes, and consumers that read and acknowledge
@@ -28,6 +29,7 @@ type flow struct {
 	// that it measures the slower side and leaves no long backlog; 0: no bound.
 	outstanding int64
 	requests    int64  // pushes in total; 0: until stopped
+	patient     bool   // before the clock starts, the last messages may take their time
 	status      []byte // the status that a push expects of every message
 
 	groups    int // 0: push only
@@ -42,7 +44,7 @@ type flowRun struct {
 	flow
 	load  *workload
 	addrs []string
-	poll  time.Duration
+	scale scale
 	push  *tally
 	ack   *tally                  // messages acknowledged; latency from due time to arrival
 	pop   *hdrhistogram.Histogram // duration of pops that delivered
@@ -54,7 +56,7 @@ func (f flow) prepare(s *stack, load *workload) *flowRun {
 	if f.status == nil {
 		f.status = queuedMark
 	}
-	return &flowRun{flow: f, load: load, addrs: s.addrs(), poll: s.lab.poll, push: newTally(), ack: newTally(), pop: newHistogram()}
+	return &flowRun{flow: f, load: load, addrs: s.addrs(), scale: s.lab.scale, push: newTally(), ack: newTally(), pop: newHistogram()}
 }
 
 func (r *flowRun) counts() (pushed, acked int64) {
@@ -117,7 +119,11 @@ func (r *flowRun) drain(ctx context.Context) {
 	if r.groups == 0 {
 		return
 	}
-	deadline, seen, since := time.Now().Add(drainLimit), int64(-1), time.Now()
+	quiet, limit := quietLooks*r.scale.Look, drainLooks*r.scale.Look
+	if r.patient {
+		quiet, limit = limit, 5*limit
+	}
+	deadline, seen, since := time.Now().Add(limit), int64(-1), time.Now()
 	for {
 		pushed, acked := r.push.messages.Load()*int64(r.groups), r.ack.messages.Load()
 		if acked != seen {
@@ -157,7 +163,7 @@ func (r *flowRun) consume(ctx context.Context, w *window) *sync.WaitGroup {
 					run: r, client: newClient(r.addrs, i), group: groupName(g), window: w,
 					ends: newHistogram(), pops: newHistogram(),
 				}
-				c.pop = popRequest(r.shape.Queue, c.group, r.popBatch, r.popLanes, r.poll, "")
+				c.pop = popRequest(r.shape.Queue, c.group, r.popBatch, r.popLanes, r.scale.Poll, "")
 				c.loop(ctx)
 			})
 		}
@@ -259,8 +265,10 @@ func (c *consumer) ack(ctx context.Context, path string, body []byte, n int) err
 func (r *flowRun) report(b *block) {
 	b.push, b.end, b.pop = r.push.latency, r.ack.latency, r.pop
 	b.push.Merge(r.push.unsent)
-	if r.groups > 0 {
-		b.end.Merge(r.push.unsent)
+	for _, late := range r.push.unsent.Distribution() {
+		if r.groups > 0 && late.Count > 0 {
+			_ = b.end.RecordValues(late.To, late.Count*int64(r.shape.Batch))
+		}
 	}
 	b.failures = r.push.failures.Load() + r.ack.failures.Load()
 	if b.err = r.push.err; b.err == nil {

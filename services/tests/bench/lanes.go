@@ -64,7 +64,7 @@ func (s *stack) makeLanes(ctx context.Context, queue string, lanes int) error {
 	batch := min(prepareBatch, lanes)
 	err := s.runOnce(ctx, flow{
 		shape:   shape{Queue: queue, Batch: batch, Lanes: lanes, Spread: true},
-		pushers: 4, requests: int64((lanes + batch - 1) / batch),
+		pushers: 4, requests: int64((lanes + batch - 1) / batch), patient: true,
 		groups: 1, consumers: 4, popBatch: prepareBatch, popLanes: prepareLanes,
 	})
 	if err != nil {

@@ -24,9 +24,10 @@ func TestAClosedLoopSendsAsFastAsItIsAnswered(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return 3, nil
 		})}, w, got)
-		require.Equal(t, int64(200), got.requests.Load())
-		require.Equal(t, int64(600), got.messages.Load())
-		require.Equal(t, int64(200), got.latency.TotalCount())
+		// What is due at the very end may be sent or not.
+		require.InDelta(t, 200, got.requests.Load(), 2)
+		require.Equal(t, 3*got.requests.Load(), got.messages.Load())
+		require.Equal(t, got.requests.Load(), got.latency.TotalCount())
 		require.InDelta(t, 10_000, got.latency.ValueAtQuantile(99), 10)
 	})
 }
@@ -43,10 +44,10 @@ func TestAnOpenLoopCountsFromTheDueTime(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return 1, nil
 		})}, w, got)
-		require.Equal(t, int64(50), got.requests.Load())
-		require.InDelta(t, 510_000, got.latency.Max(), 1000, "the last one was sent when it was overdue by nearly half a second")
-		require.Equal(t, int64(50), got.unsent.TotalCount(), "and half of them not at all")
-		require.InDelta(t, 500_000, got.unsent.Max(), 1000)
+		require.InDelta(t, 50, got.requests.Load(), 1)
+		require.InDelta(t, 510_000, got.latency.Max(), 11_000, "the last one was sent when it was overdue by nearly half a second")
+		require.InDelta(t, 50, got.unsent.TotalCount(), 2, "and half of them not at all")
+		require.InDelta(t, 500_000, got.unsent.Max(), 21_000)
 	})
 }
 

@@ -93,7 +93,7 @@ func (o *outcome) lines() []string {
 	}
 	if o.Error != "" {
 		text, _, _ := strings.Cut(o.Error, "\n")
-		lines = append(lines, fmt.Sprintf("error: %.80s\t\t\t\t%s", text, verdictMiss))
+		lines = append(lines, fmt.Sprintf("error: %.40s\t\t\t\t%s", text, verdictMiss))
 	}
 	return lines
 }

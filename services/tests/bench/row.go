@@ -29,7 +29,7 @@ type bench struct {
 }
 
 func newBench(ctx context.Context, o options) (*bench, error) {
-	l, err := startLab(ctx, o.fast, o.scale.Poll)
+	l, err := startLab(ctx, o)
 	if err != nil {
 		return nil, err
 	}

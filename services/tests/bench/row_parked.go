@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -57,7 +58,9 @@ func runParked(ctx context.Context, b *bench, out *outcome) error {
 		if err != nil {
 			return err
 		}
-		out.Failures += int64(len(conns) - waiting(conns))
+		if err := allWaiting(conns); err != nil {
+			return err
+		}
 		out.add("memory of a parked pop", "KB", []float64{(parked - idle) / float64(len(conns)) / 1000}, atMost(parkedLimit))
 		out.tell("broker resident, idle", "MB", []float64{idle / 1e6})
 		out.tell("broker resident, all parked", "MB", []float64{parked / 1e6})
@@ -97,30 +100,37 @@ func steadyMemory(ctx context.Context, pid int, interval time.Duration) (float64
 	}
 }
 
-// waiting counts the connections on which no answer has come.
-func waiting(conns []*conn) int {
+// allWaiting looks for connections on which an answer has come.
+func allWaiting(conns []*conn) error {
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	n := 0
-	for _, c := range conns {
-		wg.Go(func() {
-			if c.silent() {
-				mu.Lock()
-				n++
-				mu.Unlock()
-			}
-		})
+	got := make([]error, len(conns))
+	for i, c := range conns {
+		wg.Go(func() { got[i] = c.silent() })
 	}
 	wg.Wait()
-	return n
+	problems := slices.DeleteFunc(got, func(err error) bool { return err == nil })
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d pops did not stay parked: %w", len(problems), len(conns), problems[0])
 }
 
-// silent says that the connection is open and has nothing to read.
-func (c *conn) silent() bool {
+// silent fails unless the connection is open and has nothing to read.
+func (c *conn) silent() error {
 	const look = 100 * time.Millisecond
-	if c.nc == nil || c.nc.SetReadDeadline(time.Now().Add(look)) != nil {
-		return false
+	if err := c.nc.SetReadDeadline(time.Now().Add(look)); err != nil {
+		return err
 	}
 	_, err := c.r.Peek(1)
-	return errors.Is(err, os.ErrDeadlineExceeded)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r, err := c.receive()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("answered %d: %.200s", r.status, r.body)
 }

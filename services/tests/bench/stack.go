@@ -35,19 +35,19 @@ type lab struct {
 	binary string
 	pg     *pglocal.Server
 	admin  *pgxpool.Pool
-	poll   time.Duration // of consumers
-	number int           // of the next database
+	scale  scale
+	number int // of the next database
 }
 
 // startLab brings PostgreSQL up with durable settings: nothing that an operator
 // would not run is switched off, unless fast asks for it.
-func startLab(ctx context.Context, fast bool, poll time.Duration) (*lab, error) {
+func startLab(ctx context.Context, o options) (*lab, error) {
 	dir, err := os.MkdirTemp("", "queen-bench-")
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, poll: poll, binary: filepath.Join(dir, "queen-broker")}
-	if err := l.start(ctx, fast); err != nil {
+	l := &lab{dir: dir, scale: o.scale, binary: filepath.Join(dir, "queen-broker")}
+	if err := l.start(ctx, o.fast); err != nil {
 		l.stop()
 		return nil, err
 	}
