@@ -45,8 +45,8 @@ type Frame struct {
 	Payload       []byte // JSON as the client sent it, or an encryption envelope
 }
 
-// size is the encoded length, length prefix included.
-func (f *Frame) size() int {
+// Size is the encoded length, length prefix included.
+func (f *Frame) Size() int {
 	n := lenSize + minBody + len(f.TransactionID) + len(f.Payload)
 	if f.HasTrace {
 		n += idSize
@@ -76,7 +76,7 @@ func (f *Frame) appendTo(dst []byte) ([]byte, error) {
 	if f.Encrypted {
 		flags |= flagEncrypted
 	}
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(f.size()-lenSize))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(f.Size()-lenSize))
 	dst = append(dst, flags)
 	dst = append(dst, f.MessageID[:]...)
 	if f.HasTrace {

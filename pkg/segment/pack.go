@@ -57,7 +57,7 @@ func (p *Packer) Pack(frames []Frame) (blob, hashes []byte, err error) {
 	}
 	total := 0
 	for i := range frames {
-		total += frames[i].size()
+		total += frames[i].Size()
 	}
 	if total > MaxDecodedBytes {
 		return nil, nil, fmt.Errorf("%w: %d bytes, %d allowed", ErrTooLarge, total, MaxDecodedBytes)

@@ -84,3 +84,9 @@ func class(pg *pgconn.PgError) string {
 
 // errAnswer marks an answer of a procedure that could not be read.
 var errAnswer = errors.New("unreadable answer")
+
+// Locked tells that a call gave up waiting for a row lock (lock_not_available).
+func Locked(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "55P03"
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -77,9 +78,10 @@ func (s *Store) PushMulti(ctx context.Context, segs []PushSegment) ([]PushVerdic
 // was written, unless Ambiguous says that the answer was lost.
 func (s *Store) PushBundle(ctx context.Context, segs []PushSegment, wait LockWait) ([]PushVerdict, error) {
 	a := arraysOf(segs)
-	text, err := s.rawJSON(ctx, "push", `SELECT queen.log_push_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		a.queues, a.partitions, a.counts, a.hashes, a.verified, a.blobs, a.tenants, a.pids, a.windows,
-		a.suspectSegs, a.suspectBases, wait.millis())
+	text, err := s.pushBundle(ctx, &a, wait)
+	if vanished(err) && a.forgetIDs() {
+		text, err = s.pushBundle(ctx, &a, wait)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +109,29 @@ func (s *Store) PushBundle(ctx context.Context, segs []PushSegment, wait LockWai
 		}
 	}
 	return verdicts, nil
+}
+
+func (s *Store) pushBundle(ctx context.Context, a *pushArrays, wait LockWait) ([]byte, error) {
+	return s.rawJSON(ctx, "push", `SELECT queen.log_push_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		a.queues, a.partitions, a.counts, a.hashes, a.verified, a.blobs, a.tenants, a.pids, a.windows,
+		a.suspectSegs, a.suspectBases, wait.millis())
+}
+
+// vanished tells that a lane was deleted since its id was learnt, or while the
+// call waited for it.
+func vanished(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "40001"
+}
+
+// forgetIDs leaves the lanes to be found by name, and the marks without their
+// lane. It reports whether there was an id.
+func (a *pushArrays) forgetIDs() (known bool) {
+	for i := range a.pids {
+		known = known || a.pids[i].Valid
+		a.pids[i] = pgtype.UUID{}
+	}
+	return known
 }
 
 // SegmentAt reads the segment that covers an offset (log_segment_at_v1); false

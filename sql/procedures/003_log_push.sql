@@ -210,8 +210,7 @@ $$;
 -- waits for it, 0 answers 'busy' for that lane and writes the others, more waits
 -- that long and then raises lock_not_available. p_queues, p_partitions and
 -- p_tenants, where given, have to be the names of the lanes: an id from a
--- caller's memory must not lead to another lane. The result is NULL, and nothing
--- written, when they are not.
+-- caller's memory must not lead to another lane.
 --
 -- The stamp is taken when all locks are held and never lies before the lane's
 -- last_write_at or its newest sidecar row, so a clock that steps back cannot
@@ -281,9 +280,7 @@ BEGIN
         FROM queen.queues AS q
         WHERE q.id = v_lane.queue_id
           AND (p_partitions IS NULL OR (v_lane.name = p_partitions[1] AND q.name = p_queues[1] AND q.tenant_id = p_tenants[1]));
-        IF NOT FOUND AND p_partitions IS NOT NULL THEN
-            RETURN NULL;
-        ELSIF NOT FOUND THEN
+        IF NOT FOUND THEN
             RAISE EXCEPTION 'QPUSH partition % vanished mid-push', p_pids[1] USING ERRCODE = 'serialization_failure';
         END IF;
         v_start := v_lane.txns_start - 1;
@@ -354,9 +351,6 @@ BEGIN
             THEN m.from_off END AS from_off
     ) AS f;
 
-    IF v_found <> v_n AND p_partitions IS NOT NULL THEN
-        RETURN NULL;
-    END IF;
     -- 40001: nothing was written, and a second attempt provisions the lane anew.
     IF v_found <> v_n OR (p_wait_ms IS DISTINCT FROM 0 AND v_skip_ords <> '{}') THEN
         RAISE EXCEPTION 'QPUSH partition % vanished mid-push', (
@@ -475,8 +469,10 @@ $$;
 --
 -- p_pids are the lane ids as far as the caller knows them, NULL where it does
 -- not, and p_windows the dedup windows for which the marks were built. When all
--- are known the names are not resolved, only checked. A mark without its id, or of
--- another id, is -1.
+-- are known the names are not resolved, only checked; a lane that was deleted (and
+-- perhaps made anew) since then raises serialization_failure, and the caller
+-- repeats without ids: resolving and provisioning come before the locks, never
+-- after. A mark without its id, or of another id, is -1.
 -- p_suspect_segs (position of the segment, from 1) and p_suspect_bases name
 -- sidecar rows to read beside the range above the mark. p_wait_ms: what to do
 -- about a lane that is held, as in log_push_lanes_v1.
@@ -547,12 +543,8 @@ BEGIN
         END IF;
     END IF;
     IF v_lanes = v_n THEN
-        v_part := queen.log_push_lanes_v1(p_pids, p_msg_counts, p_hashes, p_verified, p_blobs, NULL, p_pids, p_windows,
+        RETURN queen.log_push_lanes_v1(p_pids, p_msg_counts, p_hashes, p_verified, p_blobs, NULL, p_pids, p_windows,
             p_suspect_segs, p_suspect_bases, p_wait_ms, p_queues, p_partitions, v_tenants);
-        IF v_part IS NOT NULL THEN
-            RETURN v_part;
-        END IF;
-        -- A lane was deleted, and perhaps made anew, since its id was learnt.
     END IF;
 
     FOR v_try IN 1..2 LOOP

@@ -15,6 +15,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/fusion"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
@@ -78,11 +79,7 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
 	e := &engine{store: s.store, gate: s.gate, announcer: s.announcer}
-	e.pushes, err = push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Waker: s.announcer, IDs: s.ids,
-		Meter: tel.Meters.Meter(serviceName + "/push"), Logger: log,
-	})
-	if err != nil {
+	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
 	e.pops, err = pop.New(popConfig(cfg), pop.Deps{
@@ -116,6 +113,22 @@ func (e *engine) deps() httpapi.Deps {
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
 		QueueChanged: e.announcer.QueueChanged,
 	}
+}
+
+// newPush builds the push path. What pushes share is in the fuser.
+func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*push.Service, error) {
+	fuser, err := fusion.New(fusion.Config{
+		Shards: cfg.Fusion.Shards, MaxInflight: cfg.Fusion.MaxInflight, BundleMax: cfg.Fusion.BundleMax,
+	}, fusion.Deps{
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer,
+		Meter: tel.Meters.Meter(serviceName + "/fusion"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
+		Fuser: fuser, Admission: s.gate, IDs: s.ids, Meter: tel.Meters.Meter(serviceName + "/push"),
+	})
 }
 
 func admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {

@@ -49,7 +49,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			SSLVerify: true, PoolSize: 40, StatementTimeout: 30000, ApplicationName: "queen-broker",
 		},
 		Engine: config.Engine{PushDeadline: 10 * time.Second, ZstdLevel: 3, PoolReserve: 8},
-		Fusion: config.Fusion{Shards: 8, Hold: 3 * time.Millisecond, BundleMax: 128, MaxInflight: 1},
+		Fusion: config.Fusion{Shards: 8, BundleMax: 128},
 		Dedup:  config.Dedup{Cache: true, CacheMB: 512},
 		Hotlist: config.Hotlist{
 			Enabled: true, Reseed: 30 * time.Second, IdleSweep: 5 * time.Minute, WindowBatch: 100,
@@ -72,14 +72,14 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 }
 
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
-	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "0",
+	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "-1",
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
 		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
 		`QUEEN_V2_BUNDLE_MAX="1025": a whole number between 1 and 1024 is allowed`,
-		`QUEEN_V2_FUSION_MAX_INFLIGHT="0": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_V2_FUSION_MAX_INFLIGHT="-1": a whole number between 0 and 1024 is allowed`,
 		`QUEEN_DEDUP_CACHE_MB="0": a whole number between 1 and 1048576 is allowed`,
 		`QUEEN_HOTLIST_SHARDS="-1": a whole number between 0 and 1024 is allowed`,
 		`QUEEN_HOTLIST_RESEED_MS="999": a number of milliseconds between 1000 and 86400000 is allowed`,

@@ -11,15 +11,13 @@ import (
 
 // Fusion is how pushes of different requests share segments and transactions.
 type Fusion struct {
-	// Shards divides the lanes, so that their bookkeeping does not meet in one lock.
+	// Shards divides the queues, so that their bookkeeping does not meet in one lock.
 	Shards int `envconfig:"QUEEN_V2_FUSION_SHARDS" default:"8"`
-	// Hold is how often a shard looks for lanes that became ready while nothing
-	// announced it. It delays no dispatch.
-	Hold time.Duration `envconfig:"QUEEN_V2_FUSION_HOLD_MS" default:"3"`
 	// BundleMax is the most lanes of one transaction.
 	BundleMax int `envconfig:"QUEEN_V2_BUNDLE_MAX" default:"128"`
-	// MaxInflight is the most transactions of one shard at once.
-	MaxInflight int `envconfig:"QUEEN_V2_FUSION_MAX_INFLIGHT" default:"1"`
+	// MaxInflight is the most transactions of one shard at once; 0 is as many as
+	// processors.
+	MaxInflight int `envconfig:"QUEEN_V2_FUSION_MAX_INFLIGHT" default:"0"`
 }
 
 // Dedup is what the broker remembers of the dedup windows it has read.
@@ -90,9 +88,8 @@ const (
 func (f Fusion) Validate() error {
 	return errors.Join(
 		env.Between("QUEEN_V2_FUSION_SHARDS", f.Shards, 1, maxShards),
-		env.MillisBetween("QUEEN_V2_FUSION_HOLD_MS", f.Hold, time.Millisecond, time.Minute),
 		env.Between("QUEEN_V2_BUNDLE_MAX", f.BundleMax, 1, maxLanes),
-		env.Between("QUEEN_V2_FUSION_MAX_INFLIGHT", f.MaxInflight, 1, maxLanes),
+		env.Between("QUEEN_V2_FUSION_MAX_INFLIGHT", f.MaxInflight, 0, maxLanes),
 	)
 }
 

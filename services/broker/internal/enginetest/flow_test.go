@@ -11,7 +11,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
-	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/fusion"
 )
 
 func TestPushPopAck(t *testing.T) {
@@ -122,13 +122,13 @@ func TestOneIDPushedConcurrentlyIsStoredOnce(t *testing.T) {
 
 // losing commits every first call of a request and loses its answer.
 type losing struct {
-	push.Store
+	fusion.Store
 	mu    sync.Mutex
 	calls int
 }
 
-func (l *losing) PushMulti(ctx context.Context, segments []store.PushSegment) ([]store.PushVerdict, error) {
-	verdicts, err := l.Store.PushMulti(ctx, segments)
+func (l *losing) PushBundle(ctx context.Context, segments []store.PushSegment, wait store.LockWait) ([]store.PushVerdict, error) {
+	verdicts, err := l.Store.PushBundle(ctx, segments, wait)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.calls++; l.calls%2 == 1 && err == nil {
@@ -140,7 +140,7 @@ func (l *losing) PushMulti(ctx context.Context, segments []store.PushSegment) ([
 func TestALostAnswerStoresNothingTwice(t *testing.T) {
 	t.Parallel()
 	lost := &losing{}
-	e := setup(t, func(s push.Store) push.Store { lost.Store = s; return lost })
+	e := setup(t, func(s fusion.Store) fusion.Store { lost.Store = s; return lost })
 	minted := item("q", "a", "")
 	rs := e.queued(minted, item("q", "b", "x"), minted)
 	require.Equal(t, 2, lost.calls)

@@ -20,7 +20,9 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ack"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/fusion"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -51,7 +53,7 @@ type engine struct {
 }
 
 // between wraps the store that the push service sees.
-type between func(push.Store) push.Store
+type between func(fusion.Store) fusion.Store
 
 func setup(t *testing.T, wraps ...between) *engine {
 	t.Helper()
@@ -66,13 +68,16 @@ func setup(t *testing.T, wraps ...between) *engine {
 	memo, err := lanes.NewMemo(1024)
 	require.NoError(t, err)
 	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
-	var pushStore push.Store = e.store
+	var pushStore fusion.Store = e.store
 	for _, wrap := range wraps {
 		pushStore = wrap(pushStore)
 	}
-	e.push, err = push.New(push.Config{}, push.Deps{
-		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Waker: hub, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+	fuser, err := fusion.New(fusion.Config{}, fusion.Deps{
+		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: &announce.Announcer{Local: announce.Local{Waker: hub, Lanes: memo}},
+		Meter: noop.Meter{}, Logger: logger,
 	})
+	require.NoError(t, err)
+	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Meter: noop.Meter{}})
 	require.NoError(t, err)
 	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
 		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,

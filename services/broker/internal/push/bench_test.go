@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -17,7 +19,7 @@ import (
 // nullStore accepts everything at once.
 type nullStore struct{}
 
-func (nullStore) PushMulti(_ context.Context, segments []store.PushSegment) ([]store.PushVerdict, error) {
+func (nullStore) PushBundle(_ context.Context, segments []store.PushSegment, _ store.LockWait) ([]store.PushVerdict, error) {
 	verdicts := make([]store.PushVerdict, len(segments))
 	for i := range verdicts {
 		verdicts[i].Status = store.PushQueued
@@ -38,8 +40,7 @@ func BenchmarkPush(b *testing.B) {
 	for _, lanes := range []int{1, 64} {
 		for _, ids := range []string{"minted", "given"} {
 			b.Run(fmt.Sprintf("lanes=%d/ids=%s", lanes, ids), func(b *testing.B) {
-				s := setup(b, push.Config{})
-				s.svc.Store = nullStore{}
+				s := setupWith(b, push.Config{}, noop.Meter{}, nullStore{}, time.Minute)
 				rng := rand.New(rand.NewPCG(1, 2))
 				items := make([]wire.PushItem, messages)
 				for i := range items {

@@ -1,3 +1,4 @@
-// Package push stores the messages of one request: it gives them ids, packs them
-// into one segment per lane and sees every segment to its verdict.
+// Package push answers push requests: it gives messages their ids, settles
+// repeats within the request, hands each lane's part to fusion and puts the
+// outcomes into request order.
 package push

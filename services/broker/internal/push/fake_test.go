@@ -53,7 +53,7 @@ func newFake() *fakeStore {
 	return &fakeStore{lanes: make(map[laneName]*fakeLane), windows: make(map[string]int)}
 }
 
-func (f *fakeStore) PushMulti(_ context.Context, segments []store.PushSegment) ([]store.PushVerdict, error) {
+func (f *fakeStore) PushBundle(_ context.Context, segments []store.PushSegment, _ store.LockWait) ([]store.PushVerdict, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, segments)

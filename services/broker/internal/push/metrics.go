@@ -6,16 +6,13 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
-	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
 type metrics struct {
-	items, calls                             metric.Int64Counter
-	queued, duplicate, failed                []metric.AddOption
-	committed, aborted, ambiguous, permanent []metric.AddOption
+	items                     metric.Int64Counter
+	queued, duplicate, failed []metric.AddOption
 }
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
@@ -24,21 +21,13 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := meter.Int64Counter("queen.push.calls",
-		metric.WithDescription("Database calls of pushes by outcome."))
-	if err != nil {
-		return nil, err
-	}
 	return &metrics{
-		items: items, calls: calls,
-		queued: label("status", wire.StatusQueued), duplicate: label("status", wire.StatusDuplicate), failed: label("status", wire.StatusFailed),
-		committed: label("outcome", "committed"), aborted: label("outcome", "aborted"),
-		ambiguous: label("outcome", "ambiguous"), permanent: label("outcome", "refused"),
+		items: items, queued: label(wire.StatusQueued), duplicate: label(wire.StatusDuplicate), failed: label(wire.StatusFailed),
 	}, nil
 }
 
-func label(key, value string) []metric.AddOption {
-	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attribute.String(key, value)))}
+func label(status string) []metric.AddOption {
+	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attribute.String("status", status)))}
 }
 
 func (m *metrics) results(ctx context.Context, rs []wire.PushResult) {
@@ -61,17 +50,4 @@ func (m *metrics) results(ctx context.Context, rs []wire.PushResult) {
 	add(queued, m.queued)
 	add(duplicate, m.duplicate)
 	add(failed, m.failed)
-}
-
-func (m *metrics) call(ctx context.Context, err error) {
-	outcome := m.permanent
-	switch {
-	case err == nil:
-		outcome = m.committed
-	case retry.Definite(err):
-		outcome = m.aborted
-	case store.Ambiguous(err):
-		outcome = m.ambiguous
-	}
-	m.calls.Add(ctx, 1, outcome...)
 }

@@ -2,6 +2,7 @@ package push_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -14,8 +15,9 @@ import (
 func TestItemsAndCallsAreCountedByOutcome(t *testing.T) {
 	t.Parallel()
 	reader := sdk.NewManualReader()
-	b := setupWith(t, push.Config{}, sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
-	b.store.fail = loseFirst
+	backend := newFake()
+	backend.fail = loseFirst
+	b := setupWith(t, push.Config{}, sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"), backend, time.Minute)
 	b.push(t, item("q", "a", "x", "1"), item("q", "a", "", "1"))
 	b.push(t, item("q", "a", "x", "1"))
 
@@ -23,13 +25,18 @@ func TestItemsAndCallsAreCountedByOutcome(t *testing.T) {
 	require.NoError(t, reader.Collect(t.Context(), &rm))
 	got := make(map[string]int64)
 	for _, m := range rm.ScopeMetrics[0].Metrics {
-		for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+		sum, ok := m.Data.(metricdata.Sum[int64])
+		if !ok {
+			continue
+		}
+		for _, p := range sum.DataPoints {
 			got[m.Name+" "+p.Attributes.Encoded(attribute.DefaultEncoder())] = p.Value
 		}
 	}
 	require.Equal(t, map[string]int64{
 		"queen.push.items status=queued":     2,
 		"queen.push.items status=duplicate":  1,
+		"queen.batch.items_fired ":           5,
 		"queen.push.calls outcome=ambiguous": 1,
 		"queen.push.calls outcome=committed": 2,
 	}, got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -63,7 +64,12 @@ func TestLostAnswers(t *testing.T) {
 		t.Parallel()
 		b := setup(t, push.Config{})
 		b.store.windows["off"] = 0
-		b.store.fail = loseFirst
+		b.store.fail = func(_ int, segments []store.PushSegment) (bool, error) {
+			if segments[0].Queue == "off" {
+				return true, errLost
+			}
+			return true, nil
+		}
 		rs := b.push(t, item("off", "a", "", "1"), item("q", "a", "", "2"), item("off", "a", "", "3"))
 		require.Equal(t, []string{"failed", "queued", "failed"}, statuses(rs))
 		require.NotEmpty(t, rs[0].Error)
@@ -119,7 +125,7 @@ func TestARefusedBundleFailsOnlyTheGroupAtFault(t *testing.T) {
 	rs := b.push(t, item("q", "a", "", "1"), item("q", "bad", "", "2"), item("q", "b", "", "3"), item("q", "a", "", "4"))
 	require.Equal(t, []string{"queued", "failed", "queued", "queued"}, statuses(rs))
 	require.Equal(t, "QMULTI resolved 1 of 2", rs[1].Error)
-	require.Len(t, b.store.calls, 4)
+	require.Len(t, b.store.calls, 5, "all; a; bad and b; bad; b")
 }
 
 func TestMisshapenAnswersFailTheirItems(t *testing.T) {
@@ -132,8 +138,7 @@ func TestMisshapenAnswersFailTheirItems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, push.Config{})
-			b.svc.Store = scripted{b.store, verdicts}
+			b := setupWith(t, push.Config{}, noop.Meter{}, scripted{newFake(), verdicts}, time.Minute)
 			rs := b.push(t, item("q", "a", "", "1"))
 			require.Equal(t, []string{"failed"}, statuses(rs))
 			require.NotEmpty(t, rs[0].Error)
@@ -146,7 +151,7 @@ type scripted struct {
 	verdicts []store.PushVerdict
 }
 
-func (s scripted) PushMulti(context.Context, []store.PushSegment) ([]store.PushVerdict, error) {
+func (s scripted) PushBundle(context.Context, []store.PushSegment, store.LockWait) ([]store.PushVerdict, error) {
 	return s.verdicts, nil
 }
 

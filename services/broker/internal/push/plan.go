@@ -2,12 +2,9 @@ package push
 
 import (
 	"encoding/hex"
-	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 )
 
@@ -17,25 +14,19 @@ const leader = -1
 // request is the state of one push request. One goroutine owns it.
 type request struct {
 	*Service
-	tenant   uuid.UUID
-	sub      string
-	items    []wire.PushItem
-	results  []wire.PushResult
-	follows  []int32 // index of the first item with the same id in the same lane, or leader
-	groups   []group
-	deadline time.Time
-	windows  map[string]bool // by queue: whether its dedup window is open
+	tenant  uuid.UUID
+	sub     string
+	items   []wire.PushItem
+	results []wire.PushResult
+	follows []int32 // index of the first item with the same id in the same lane, or leader
+	groups  []group
 }
 
-// group is the part of a request that goes to one lane: one segment, and so one
-// commit, though shared with other groups.
+// group is the part of a request that goes to one lane.
 type group struct {
 	queue, partition string
-	items            []int32 // items not settled yet, in request order
-	minted           bool    // every transaction id was minted for this request, and none submitted yet
-	alone            bool    // a bundle with it was refused: it travels by itself
-	packed           bool
-	segment          store.PushSegment
+	items            []int32 // that are stored themselves, in request order
+	minted           bool    // every transaction id was minted for this request
 }
 
 type laneKey struct{ queue, partition string }
@@ -177,9 +168,4 @@ func appendUUID(dst []byte, id uuid.UUID) []byte {
 		dst = hex.AppendEncode(dst, part)
 	}
 	return dst
-}
-
-// unexpected is the error of an answer that does not fit its request.
-func unexpected(what string, got, want int) error {
-	return fmt.Errorf("unexpected answer of the database: %d %s for %d segments", got, what, want)
 }

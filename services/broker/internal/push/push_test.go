@@ -19,6 +19,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/fusion"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/push"
 )
@@ -37,7 +38,7 @@ type bundle struct {
 	woken []laneName
 }
 
-func (b *bundle) Wake(_ uuid.UUID, queue, partition string) {
+func (b *bundle) Pushed(_ uuid.UUID, queue, partition string, _ int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.woken = append(b.woken, laneName{queue, partition})
@@ -45,22 +46,27 @@ func (b *bundle) Wake(_ uuid.UUID, queue, partition string) {
 
 func setup(t testing.TB, cfg push.Config) *bundle {
 	t.Helper()
-	return setupWith(t, cfg, noop.Meter{})
+	store := newFake()
+	b := setupWith(t, cfg, noop.Meter{}, store, time.Minute)
+	b.store = store
+	return b
 }
 
-func setupWith(t testing.TB, cfg push.Config, meter metric.Meter) *bundle {
+func setupWith(t testing.TB, cfg push.Config, meter metric.Meter, backend fusion.Store, wait time.Duration) *bundle {
 	t.Helper()
-	b := &bundle{store: newFake()}
+	b := &bundle{}
 	packer, err := segment.NewPacker(3)
 	require.NoError(t, err)
 	b.reader, err = segment.NewReader(0)
 	require.NoError(t, err)
-	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: time.Millisecond}, noop.Meter{})
+	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: wait}, noop.Meter{})
 	require.NoError(t, err)
-	b.svc, err = push.New(cfg, push.Deps{
-		Store: b.store, Packer: packer, Reader: b.reader, Admission: b.gate, Waker: b,
-		IDs: mint.NewSource(), Meter: meter, Logger: slog.New(slog.DiscardHandler),
+	fuser, err := fusion.New(fusion.Config{}, fusion.Deps{
+		Store: backend, Packer: packer, Reader: b.reader, Admission: b.gate, Announcer: b,
+		Meter: meter, Logger: slog.New(slog.DiscardHandler),
 	})
+	require.NoError(t, err)
+	b.svc, err = push.New(cfg, push.Deps{Fuser: fuser, Admission: b.gate, IDs: mint.NewSource(), Meter: meter})
 	require.NoError(t, err)
 	return b
 }
@@ -116,7 +122,7 @@ func TestNoItemsNeedNothing(t *testing.T) {
 func TestItemsAreStoredPerLaneInRequestOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t, push.Config{})
-	rs := b.push(t, item("q", "a", "1", `{"n":1}`), item("q", "b", "2", `null`), item("q", "a", "", ` [3]`), item("r", "a", "4", `"x"`))
+	rs := b.push(t, item("q", "a", "1", `{"n":1}`), item("q", "b", "2", `null`), item("q", "a", "", ` [3]`), item("q", "c", "4", `"x"`))
 	require.Equal(t, []string{"queued", "queued", "queued", "queued"}, statuses(rs))
 	require.Len(t, b.store.calls, 1, "one call for the request")
 	require.Len(t, b.store.calls[0], 3)
@@ -129,7 +135,7 @@ func TestItemsAreStoredPerLaneInRequestOrder(t *testing.T) {
 	require.Equal(t, rs[2].MessageID.String(), rs[2].TransactionID, "the message id is the default")
 	require.Equal(t, rs[2].TransactionID, a[1].TransactionID)
 	require.Equal(t, uuid.Version(7), rs[2].MessageID.Version())
-	require.ElementsMatch(t, []laneName{{"q", "a"}, {"q", "b"}, {"r", "a"}}, b.woken)
+	require.ElementsMatch(t, []laneName{{"q", "a"}, {"q", "b"}, {"q", "c"}}, b.woken)
 }
 
 func TestOnlyFirstSubmissionsOfMintedIDsSkipTheProbe(t *testing.T) {
@@ -209,14 +215,14 @@ func TestBundlesStayWithinTheByteBound(t *testing.T) {
 		for _, s := range call {
 			size += len(s.Blob)
 		}
-		require.True(t, size <= push.MaxBundleBytes || len(call) == 1, "%d bytes in %d segments", size, len(call))
+		require.True(t, size <= fusion.MaxBundleBytes || len(call) == 1, "%d bytes in %d segments", size, len(call))
 	}
 }
 
 func TestBundlesStayWithinTheLaneBound(t *testing.T) {
 	t.Parallel()
 	b := setup(t, push.Config{})
-	items := make([]wire.PushItem, push.MaxBundleLanes+1)
+	items := make([]wire.PushItem, fusion.BundleMaxDefault+1)
 	for i := range items {
 		items[i] = item("q", fmt.Sprint(i), "", "1")
 	}
@@ -226,7 +232,9 @@ func TestBundlesStayWithinTheLaneBound(t *testing.T) {
 
 func TestOverloadStoresNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t, push.Config{})
+	backend := newFake()
+	b := setupWith(t, push.Config{}, noop.Meter{}, backend, time.Millisecond)
+	b.store = backend
 	for range 2 {
 		_, err := b.gate.Acquire(t.Context(), admission.Push)
 		require.NoError(t, err)

@@ -1,0 +1,152 @@
+package fusion
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+)
+
+// lane is a lane that parts wait for, or that is in flight.
+type lane struct {
+	Lane
+	waiting  []*Part
+	inFlight bool
+}
+
+// shard holds the lanes of some queues. Its lock is held for bookkeeping only.
+type shard struct {
+	mu      sync.Mutex
+	lanes   map[Lane]*lane
+	ready   []*lane // lanes with parts, not in flight, in order of arrival
+	bundles int     // being written, or about to be
+}
+
+// add puts a part behind those that wait for its lane.
+func (s *shard) add(p *Part) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lanes[p.Lane]
+	if l == nil {
+		l = &lane{Lane: p.Lane}
+		s.lanes[p.Lane] = l
+	}
+	l.waiting = append(l.waiting, p)
+	if !l.inFlight && len(l.waiting) == 1 {
+		s.ready = append(s.ready, l)
+	}
+}
+
+// withdraw takes a part back that is not in flight.
+func (s *shard) withdraw(p *Part) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lanes[p.Lane]
+	if l == nil {
+		return false
+	}
+	i := slices.Index(l.waiting, p)
+	if i < 0 {
+		return false
+	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	if len(l.waiting) == 0 && !l.inFlight {
+		s.ready = slices.DeleteFunc(s.ready, func(r *lane) bool { return r == l })
+		delete(s.lanes, l.Lane)
+	}
+	return true
+}
+
+// begin counts one more bundle, if there is work and room for it.
+func (s *shard) begin(most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 || s.bundles >= most {
+		return false
+	}
+	s.bundles++
+	return true
+}
+
+// retry says whether there still is work for a bundle that found no slot.
+func (s *shard) retry() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 {
+		s.bundles--
+		return false
+	}
+	return true
+}
+
+// take moves ready lanes into a bundle. No lane means that the bundle is over.
+func (s *shard) take(most int) []*flight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, size := 0, 0
+	var bundle []*flight
+	for n < len(s.ready) && n < most {
+		l := s.ready[n]
+		if n > 0 && size+l.waiting[0].bytes > MaxBundleBytes {
+			break
+		}
+		fl := l.depart(MaxBundleBytes - size)
+		size += fl.bytes
+		bundle = append(bundle, fl)
+		n++
+	}
+	s.ready = slices.Delete(s.ready, 0, n)
+	if n == 0 {
+		s.bundles--
+	}
+	return bundle
+}
+
+// depart takes parts in order while they fit, at least one.
+func (l *lane) depart(room int) *flight {
+	fl := &flight{lane: l, minted: true, open: 1}
+	fl.root = fl
+	n, messages := 0, 0
+	for n < len(l.waiting) {
+		p := l.waiting[n]
+		if n > 0 && (fl.bytes+p.bytes > room || messages+len(p.Messages) > MaxSegmentMessages) {
+			break
+		}
+		fl.bytes += p.bytes
+		messages += len(p.Messages)
+		fl.minted = fl.minted && p.Minted
+		n++
+	}
+	fl.parts = slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	l.inFlight = true
+	return fl
+}
+
+// land ends flights: their lanes are ready again, or idle and forgotten.
+func (s *shard) land(flights []*flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fl := range flights {
+		l := fl.lane
+		l.inFlight = false
+		if len(l.waiting) == 0 {
+			delete(s.lanes, l.Lane)
+			continue
+		}
+		s.ready = append(s.ready, l)
+	}
+}
+
+// laneHash stands for the names of a lane. Two lanes of one hash would only be
+// sent with the wrong id, which the database notices.
+type laneHash uint64
+
+func (f *Fuser) hash(l Lane) laneHash { return laneHash(maphash.Comparable(f.seed, l)) }
+
+// known is the id of a lane as far as this broker has seen it, else uuid.Nil.
+func (f *Fuser) known(l Lane) uuid.UUID {
+	id, _ := f.ids.Get(f.hash(l))
+	return id
+}
