@@ -137,6 +137,7 @@ type options struct {
 	secret string
 	id     uuid.UUID
 	limit  int
+	calm   bool // probe rarely, for a test that floods the port
 }
 
 func start(t *testing.T, o options) *node {
@@ -154,6 +155,9 @@ func start(t *testing.T, o options) *node {
 	cfg := hints.Config{
 		Enabled: true, Peers: strings.Join(peers, ","), Port: o.port, BindAddr: "127.0.0.1", Secret: config.Secret(o.secret),
 		Heartbeat: heartbeat, DeadThreshold: 5 * heartbeat,
+	}
+	if o.calm {
+		cfg.Heartbeat, cfg.DeadThreshold = 20*heartbeat, 100*heartbeat
 	}
 	n := &node{port: o.port}
 	log := logtest.New(t)
@@ -271,7 +275,7 @@ func TestRolesGetWhatTheyCanUse(t *testing.T) {
 func TestABurstIsMergedPacedAndBounded(t *testing.T) {
 	t.Parallel()
 	const most = 3000
-	nodes := pool(t, 2, func(_ int, o *options) { o.limit = most })
+	nodes := pool(t, 2, func(_ int, o *options) { o.limit, o.calm = most, true })
 	together(t, 1, nodes...)
 	release := make(chan struct{})
 	entered := make(chan struct{}, 1)
