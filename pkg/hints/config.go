@@ -56,7 +56,7 @@ func (c Config) Validate() error {
 			})
 		}
 	}
-	if !isHost(c.BindAddr) {
+	if c.On() && !isHost(c.BindAddr) { // it may be that of the clients' listener, which has a check of its own
 		problems = append(problems, &config.ValueError{
 			Name: "QUEEN_MESH_BIND_ADDR", Value: c.BindAddr, Allowed: "a host name or an IP address without a port (the port is QUEEN_MESH_PORT)",
 		})

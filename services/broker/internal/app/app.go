@@ -161,6 +161,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "database", Start: a.connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
+	g.Add(a.engine.mesh.Component())
 	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
 	err := g.Run(ctx)
 	if err == nil {

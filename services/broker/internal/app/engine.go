@@ -18,6 +18,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/fusion"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/mesh"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/push"
@@ -31,6 +32,7 @@ type engine struct {
 	gate         *admission.Gate
 	store        *store.Store
 	announcer    *announce.Announcer
+	mesh         *mesh.Mesh
 	pushes       *push.Service
 	pops         *pop.Service
 	acks         *ack.Service
@@ -104,14 +106,27 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, err
 	}
-	return e, nil
+	return e, e.join(cfg, tel, log)
+}
+
+// join makes the engine a member of the hint pool.
+func (e *engine) join(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
+	e.mesh, err = mesh.New(cfg.Mesh, mesh.Deps{
+		ServerID: cfg.Server.ServerID, Installation: e.store.Installation, Local: &e.announcer.Local,
+		Log: log, Meter: tel.Meters.Meter(serviceName + "/mesh"),
+	})
+	if err != nil {
+		return err
+	}
+	e.announcer.Peers = e.mesh.Peers()
+	return nil
 }
 
 // deps is the engine as the HTTP surface sees it.
 func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
-		QueueChanged: e.announcer.QueueChanged,
+		QueueChanged: e.announcer.QueueChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	env "github.com/queenmq/queen/pkg/config"
+	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
@@ -33,6 +34,7 @@ type Config struct {
 	Acks     Acks
 	Budget   Budget
 	Flow     Flow
+	Mesh     hints.Config
 	Security Security
 	Logging  logging.Config
 }
@@ -214,6 +216,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "acks", &c.Acks)
 	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)
+	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)
 	env.Show(ctx, log, "logging", &c.Logging)
 	c.warn(ctx, log, trust)
@@ -221,6 +224,9 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 }
 
 func (c *Config) warn(ctx context.Context, log *slog.Logger, trust string) {
+	if c.Mesh.On() && c.Mesh.Secret == "" {
+		log.WarnContext(ctx, "the hint pool is open to everybody who reaches its port", slog.String(logging.KeyVariable, "QUEEN_SYNC_SECRET"))
+	}
 	if c.Security.EncryptionKey != "" {
 		log.WarnContext(ctx, "this version does not encrypt payloads", slog.String(logging.KeyVariable, "QUEEN_ENCRYPTION_KEY"))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
@@ -62,6 +63,9 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Flow: config.Flow{
 			DefaultTimeout: 30 * time.Second, InitialInterval: 100 * time.Millisecond, Threshold: 3, Multiplier: 2,
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
+		},
+		Mesh: hints.Config{
+			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
 	}, got)

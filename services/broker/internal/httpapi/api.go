@@ -74,6 +74,11 @@ func (a *API) addRoutes() {
 	e.RouteNotFound("/api/v1/resources/queues/:queue/*", func(echo.Context) error { return errNoRoute })
 	a.read("/api/v1/dlq", a.dlq)
 
+	e.POST("/internal/api/notify", a.notify)
+	a.read("/internal/api/shared-state/stats", a.meshStats)
+	a.read("/internal/api/inter-instance/stats", a.meshStats)
+	a.read("/api/v1/system/shared-state", a.sharedState)
+
 	a.read("/health", a.health)
 	a.read("/status", a.status)
 	a.read("/metrics", a.counters)

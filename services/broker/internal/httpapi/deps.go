@@ -66,6 +66,11 @@ type Deps struct {
 	Database    Database
 	// QueueChanged hears of every queue that was configured or deleted. It may be nil.
 	QueueChanged func(tenant uuid.UUID, queue string, deleted bool)
+	// Notify hears of messages that somebody else has written; the partition is
+	// empty when it is not known.
+	Notify func(tenant uuid.UUID, queue, partition string)
+	// MeshStats is the state of the hint pool, ready to be encoded.
+	MeshStats func() any
 
 	Log        *slog.Logger
 	Meter      metric.Meter

@@ -128,6 +128,12 @@ func (f *fakes) queueChanged(_ uuid.UUID, queue string, deleted bool) {
 	f.changed = append(f.changed, queue)
 }
 
+func (f *fakes) notified(_ uuid.UUID, queue, partition string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed = append(f.changed, "notify "+queue+"/"+partition)
+}
+
 // bundle is a surface over fakes that listens on a free port.
 type bundle struct {
 	*fakes
@@ -155,8 +161,9 @@ func setup(t *testing.T, adjust ...func(*httpapi.Config)) *bundle {
 	t.Cleanup(func() { require.NoError(t, tel.Shutdown(context.WithoutCancel(t.Context()))) })
 	api, err := httpapi.New(cfg, httpapi.Deps{
 		Push: pushFake{b.fakes}, Pop: popFake{b.fakes}, Ack: ackFake{b.fakes}, Transaction: txFake{b.fakes},
-		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged,
-		Log: log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
+		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged, Notify: b.notified,
+		MeshStats: func() any { return map[string]string{"some": "stats"} },
+		Log:       log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
 	})
 	require.NoError(t, err)
 	b.server = httpapi.NewServer("127.0.0.1:0", api, log)

@@ -1,0 +1,126 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/queenmq/queen/pkg/hints"
+	"github.com/queenmq/queen/pkg/lifecycle"
+	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/announce"
+)
+
+// transport is the name that readers of the statistics know.
+const transport = "tcp-mesh"
+
+// Deps are what a Mesh works with.
+type Deps struct {
+	ServerID string
+	// Installation identifies the database.
+	Installation func(ctx context.Context) (uuid.UUID, error)
+	// Local is what hints of others set off.
+	Local *announce.Local
+	Log   *slog.Logger
+	Meter metric.Meter
+}
+
+// Mesh is this broker's membership in the pool. It is safe for concurrent use.
+type Mesh struct {
+	cfg  hints.Config
+	deps Deps
+	pool *hints.Pool
+}
+
+// New builds a Mesh. Nothing is bound before its component starts.
+func New(cfg hints.Config, deps Deps) (*Mesh, error) {
+	m := &Mesh{cfg: cfg, deps: deps}
+	var err error
+	m.pool, err = hints.New(cfg, hints.Deps{
+		ID: deps.ServerID, Role: hints.Broker, Installation: deps.Installation, Receive: m.receive, Log: deps.Log, Meter: deps.Meter,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("build the hint pool: %w", err)
+	}
+	return m, nil
+}
+
+// Component returns the pool as a part of the process.
+func (m *Mesh) Component() lifecycle.Component { return m.pool.Component() }
+
+// Peers returns what announcements go to, nil while there is no pool.
+func (m *Mesh) Peers() announce.Peers {
+	if !m.cfg.On() {
+		return nil
+	}
+	return peers{m.pool}
+}
+
+// receive does here what a peer has announced.
+func (m *Mesh) receive(h hints.Hint) {
+	local := m.deps.Local
+	switch h.Kind {
+	case hints.Pushed:
+		local.Marked(h.Tenant, h.Queue, h.Partition, h.Count)
+	case hints.CursorMoved:
+		local.CursorMoved(h.Tenant, h.Queue, h.Partition, h.Group)
+	case hints.Released:
+		local.Released(announce.Release{
+			Tenant: h.Tenant, PartitionID: h.PartitionID, Group: h.Group, Queue: h.Queue, Partition: h.Partition, Full: h.Full,
+		})
+	case hints.QueueChanged:
+		local.QueueChanged(h.Tenant, h.Queue, h.Deleted)
+	case hints.TimerDue, hints.FlagsChanged:
+		// Timers fire elsewhere, and this version has no flags.
+	}
+}
+
+// peers sends announcements.
+type peers struct{ pool *hints.Pool }
+
+func (p peers) Pushed(tenant uuid.UUID, queue, partition string, count int) {
+	p.pool.Send(hints.Hint{Kind: hints.Pushed, Tenant: tenant, Queue: queue, Partition: partition, Count: count})
+}
+
+func (p peers) Released(r announce.Release) {
+	h := hints.Hint{
+		Kind: hints.Released, Tenant: r.Tenant, PartitionID: r.PartitionID, Group: r.Group, Full: r.Full,
+	}
+	if r.Queue != "" { // a lane without its queue names nothing
+		h.Queue, h.Partition = r.Queue, r.Partition
+	}
+	p.pool.Send(h)
+}
+
+func (p peers) CursorMoved(tenant uuid.UUID, queue, partition, group string) {
+	p.pool.Send(hints.Hint{Kind: hints.CursorMoved, Tenant: tenant, Queue: queue, Partition: partition, Group: group})
+}
+
+func (p peers) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
+	p.pool.Send(hints.Hint{Kind: hints.QueueChanged, Tenant: tenant, Queue: queue, Deleted: deleted})
+}
+
+// Stats is the state of the pool as the wire shows it: a wire.MeshStats, or a
+// wire.SharedState that says why there is none.
+func (m *Mesh) Stats() any {
+	if !m.cfg.On() {
+		return wire.SharedState{Reason: wire.ReasonNoPeers}
+	}
+	s := m.pool.Stats()
+	out := wire.MeshStats{
+		ServerID: m.deps.ServerID, Transport: transport, Port: s.Port, PeerCount: len(s.Peers),
+		Peers: make([]wire.MeshPeer, len(s.Peers)), ServersAlive: s.Alive,
+		MessagesSent: s.Sent, MessagesReceived: s.Received, MessagesDropped: s.Dropped,
+		SignatureFailures: s.Refused, HandshakeFailures: s.Refused, Enabled: true, Running: true,
+	}
+	for i, p := range s.Peers {
+		out.Peers[i] = wire.MeshPeer{Host: p.Host, Port: p.Port, Connected: p.Connected, Resolved: p.IP != "", ResolvedIP: p.IP}
+		if !p.Connected {
+			out.ServersDead++
+		}
+	}
+	return out
+}
