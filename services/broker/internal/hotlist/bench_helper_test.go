@@ -167,7 +167,6 @@ func (w *fakeWaker) Wake(_ uuid.UUID, _, partition string) {
 	}
 }
 
-
 // fakeStore lists prepared lanes.
 type fakeStore struct {
 	mu       sync.Mutex
@@ -244,3 +243,11 @@ func (f *fakeStore) list(names ...string) {
 }
 
 func idOf(name string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, []byte(name)) }
+
+func (w *fakeWaker) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lanes := w.lanes
+	w.lanes = nil
+	return lanes
+}

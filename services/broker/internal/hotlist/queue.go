@@ -28,6 +28,7 @@ func newQueue(l *List, k key, serial uint32) *queue {
 	q := &queue{key: k, list: l, serial: serial}
 	q.table.seed = l.seed
 	q.config.Store(&settings{})
+	q.used.Store(true)
 	return q
 }
 

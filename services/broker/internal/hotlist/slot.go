@@ -90,7 +90,7 @@ func grow[T any](s []T, n int) []T {
 	if n <= cap(s) {
 		return s[:n]
 	}
-	next := make([]T, n, n+n/16+4)
+	next := make([]T, n, n+n/32+4)
 	copy(next, s)
 	return next
 }
