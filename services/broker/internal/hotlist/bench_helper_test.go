@@ -121,18 +121,18 @@ func (b *bench) check() {
 			s := &r.subs[i]
 			s.mu.Lock()
 			var count [states]int
-			for j := range s.slots {
-				x := &s.slots[j]
+			for j := range s.slots.n {
+				x := s.slots.at(j)
 				count[x.state]++
 				if x.state == wheel {
-					require.True(b.t, slices.Contains(s.heap, visit{x.at, int32(j)}), "a parked slot is in the heap")
+					require.True(b.t, slices.Contains(s.heap, visit{x.at, j}), "a parked slot is in the heap")
 					require.True(b.t, r.armed.Load())
 				}
 			}
 			n, prev := 0, int32(none)
-			for j := s.head; j != none; j = s.slots[j].next {
-				require.Equal(b.t, ready, s.slots[j].state)
-				require.Equal(b.t, prev, s.slots[j].prev)
+			for j := s.head; j != none; j = s.slots.at(j).next {
+				require.Equal(b.t, ready, s.slots.at(j).state)
+				require.Equal(b.t, prev, s.slots.at(j).prev)
 				prev = j
 				n++
 			}

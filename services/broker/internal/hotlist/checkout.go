@@ -108,7 +108,7 @@ func (l *List) Checkout(tenant uuid.UUID, queue, group string, k, batch int) (*C
 		return nil, Unknown
 	}
 	for i := range *c.taken {
-		c.names[i] = q.table.names[(*c.taken)[i].lane]
+		c.names[i] = q.table.name((*c.taken)[i].lane)
 	}
 	return c, Served
 }
@@ -164,7 +164,7 @@ func (s *sub) take(c *Checkout, now int64, o *settings) (marks int, ok bool) {
 		return 0, false
 	}
 	c.skip = free
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	t := taken{since: x.at, lane: s.lane(i), marks: x.marks, fresh: x.flags & fresh, judge: none}
 	s.leave(x)
 	s.enter(x, inflight, now)
@@ -278,7 +278,7 @@ func (c *Checkout) checkIn(t *taken, n int, v *Verdict, abandoned bool) {
 	now := l.now()
 	s, i := r.sub(t.lane)
 	s.mu.Lock()
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	if x.state != inflight || x.epoch != t.epoch {
 		s.mu.Unlock()
 		return // given up meanwhile
@@ -310,7 +310,7 @@ type verdictContext struct {
 
 // back returns to a slot what the check-out took along.
 func (s *sub) back(i int32, t *taken, o *settings) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	x.marks = add(x.marks, t.marks)
 	x.flags |= t.fresh
 	if seen := s.times(i, o); seen != nil && t.first != 0 {
@@ -334,7 +334,7 @@ func (s *sub) apply(i int32, t *taken, v *Verdict, vc verdictContext) {
 
 // took is the check-in of a lane that gave messages.
 func (s *sub) took(i int32, v *Verdict, vc verdictContext) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	again := x.is(promoted)
 	x.flags &^= emptied | held | promoted
 	if v.BatchEnd >= v.LastOffset {
@@ -370,7 +370,7 @@ func (s *sub) took(i int32, v *Verdict, vc verdictContext) {
 // are answered by that; only newer ones count. While a deferral may hide something
 // it is looked at again.
 func (s *sub) nothing(i int32, t *taken, vc verdictContext) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	x.flags &^= emptied | held | promoted
 	if x.is(fresh) {
 		s.place(i, vc.now, vc.o)
@@ -388,7 +388,7 @@ func (s *sub) nothing(i int32, t *taken, vc verdictContext) {
 
 // kept is the check-in of a lane that somebody else has.
 func (s *sub) kept(i int32, t *taken, vc verdictContext, pause time.Duration) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	s.back(i, t, vc.o)
 	if x.is(promoted) {
 		x.flags &^= promoted

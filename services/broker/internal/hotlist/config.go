@@ -58,7 +58,7 @@ const (
 	ambiguity    = 2*Grace + time.Second // after which it hides nothing any more
 	phaseSpread  = 15 * time.Second      // least spread of the walks
 	walkPause    = 50 * time.Millisecond // least pause between two walks of a ring
-	walkShare    = 4                     // a ring pauses that many times its last walk
+	walkShare    = 4                     // a ring that owes one pauses that many times its last walk
 	walkers      = 2                     // walks at once
 	watchBatch   = 256                   // rings of one statement of the watch
 	watchLimit   = 5000                  // lanes of one ring in one statement

@@ -209,9 +209,10 @@ func (l *List) drop(k key, may func(q *queue) bool) {
 	delete(l.queues, k)
 	delete(l.serial, q.serial)
 	l.mu.Unlock()
-	for lane, id := range q.drop() {
-		if id != uuid.Nil {
-			l.atlas.remove(id, q.serial, int32(lane))
+	ids := q.drop()
+	for lane := range ids.n {
+		if id := *ids.at(lane); id != uuid.Nil {
+			l.atlas.remove(id, q.serial, lane)
 		}
 	}
 }

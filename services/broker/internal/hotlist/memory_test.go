@@ -182,3 +182,15 @@ func BenchmarkPromote(b *testing.B) {
 		l.Promote(refs[0].ID, "g")
 	}
 }
+
+// BenchmarkReseed takes in lanes that are not known yet.
+func BenchmarkReseed(b *testing.B) {
+	refs := manyRefs(manyLanes)
+	b.ReportAllocs()
+	defer cpu(b)()
+	for b.Loop() {
+		l := setup(b, Config{})
+		l.store.lanes["q/g"] = refs
+		l.reseed()
+	}
+}

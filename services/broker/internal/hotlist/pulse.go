@@ -92,8 +92,8 @@ func (q *queue) wakeAll(lanes []int32) {
 	names := make([]string, 0, len(lanes))
 	q.mu.RLock()
 	for _, lane := range lanes {
-		if int(lane) < len(q.table.names) && q.table.names[lane] != "" {
-			names = append(names, q.table.names[lane])
+		if name := q.table.name(lane); name != "" {
+			names = append(names, name)
 		}
 	}
 	q.mu.RUnlock()

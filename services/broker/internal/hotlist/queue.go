@@ -25,8 +25,7 @@ type queue struct {
 }
 
 func newQueue(l *List, k key, serial uint32) *queue {
-	q := &queue{key: k, list: l, serial: serial}
-	q.table.seed = l.seed
+	q := &queue{key: k, list: l, serial: serial, table: newTable(l.seed)}
 	q.config.Store(&settings{})
 	q.used.Store(true)
 	return q
@@ -138,7 +137,7 @@ func (q *queue) promote(lane int32, id uuid.UUID, group string) {
 		q.mu.RUnlock()
 		return
 	}
-	name, r := q.table.names[lane], q.findLocked(group)
+	name, r := q.table.name(lane), q.findLocked(group)
 	ready := r != nil && r.promote(lane, q.list.now(), q.options())
 	q.mu.RUnlock()
 	if ready {
@@ -163,7 +162,7 @@ func (q *queue) learn(lessons []lesson) {
 	q.mu.Lock()
 	for i := range lessons {
 		n := &lessons[i]
-		if int(n.lane) >= len(q.table.names) || q.table.names[n.lane] != n.name || q.table.id(n.lane) == n.id {
+		if q.table.name(n.lane) != n.name || q.table.id(n.lane) == n.id {
 			n.id = uuid.Nil
 			continue
 		}
@@ -194,7 +193,7 @@ func (q *queue) knows(lessons []lesson) bool {
 }
 
 // drop makes every ring discard what still comes, and returns the ids by lane.
-func (q *queue) drop() []uuid.UUID {
+func (q *queue) drop() vector[uuid.UUID] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range q.rings {
@@ -202,7 +201,7 @@ func (q *queue) drop() []uuid.UUID {
 	}
 	q.rings = nil
 	ids := q.table.ids
-	q.table = table{seed: q.table.seed}
+	q.table = newTable(q.table.seed)
 	return ids
 }
 

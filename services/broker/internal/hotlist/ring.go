@@ -53,7 +53,7 @@ func (r *ring) mark(lane int32, m mark) bool {
 	defer s.mu.Unlock()
 	was := s.slot(i).state
 	s.mark(i, m)
-	return was != ready && s.slots[i].state == ready
+	return was != ready && s.slots.at(i).state == ready
 }
 
 // promote is sub.promote under the lock; it reports whether the lane became ready.
@@ -63,7 +63,7 @@ func (r *ring) promote(lane int32, now int64, o *settings) bool {
 	defer s.mu.Unlock()
 	was := s.slot(i).state
 	s.promote(i, now, o)
-	return was != ready && s.slots[i].state == ready
+	return was != ready && s.slots.at(i).state == ready
 }
 
 // attended says whether anybody has popped lately.
@@ -85,7 +85,7 @@ func (r *ring) age(now int64) time.Duration {
 		s := &r.subs[i]
 		s.mu.Lock()
 		if s.head != none {
-			oldest = min(oldest, s.slots[s.head].at)
+			oldest = min(oldest, s.slots.at(s.head).at)
 		}
 		s.mu.Unlock()
 	}

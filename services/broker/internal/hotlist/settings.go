@@ -54,11 +54,12 @@ func (q *queue) apply(was, o *settings) {
 			s.mu.Lock()
 			s.release(o.since)
 			if !o.defers() {
-				s.seen = nil
+				s.seen = vector[seen]{}
 			}
 			s.mu.Unlock()
 		}
 	}
+	q.list.deps.Waker.Wake(q.tenant, q.queue, "")
 }
 
 // refresh reads the settings of a queue if they are old.

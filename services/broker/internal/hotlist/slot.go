@@ -60,18 +60,16 @@ type sub struct {
 	mu         sync.Mutex
 	ring       *ring
 	shard      int32
-	slots      []slot
-	seen       []seen
+	slots      vector[slot]
+	seen       vector[seen]
 	head, tail int32 // of the ready list
 	count      [states]int
 	heap       heap
 }
 
 func (s *sub) slot(i int32) *slot {
-	if int(i) >= len(s.slots) {
-		s.slots = grow(s.slots, int(i)+1)
-	}
-	return &s.slots[i]
+	s.slots.extend(i + 1)
+	return s.slots.at(i)
 }
 
 // times returns the deferral times of a lane, nil when its queue has no deferral.
@@ -79,20 +77,8 @@ func (s *sub) times(i int32, o *settings) *seen {
 	if !o.defers() {
 		return nil
 	}
-	if int(i) >= len(s.seen) {
-		s.seen = grow(s.seen, int(i)+1)
-	}
-	return &s.seen[i]
-}
-
-// grow lengthens a slice with little to spare: there are many of them.
-func grow[T any](s []T, n int) []T {
-	if n <= cap(s) {
-		return s[:n]
-	}
-	next := make([]T, n, n+n/32+4)
-	copy(next, s)
-	return next
+	s.seen.extend(i + 1)
+	return s.seen.at(i)
 }
 
 // leave takes a slot out of its state; what is on the wheel is dropped there when
@@ -113,14 +99,14 @@ func (s *sub) enter(x *slot, to state, at int64) {
 
 // append makes a slot ready, behind the others.
 func (s *sub) append(i int32, now int64) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	s.leave(x)
 	s.enter(x, ready, now)
 	x.prev, x.next = s.tail, none
 	if s.tail == none {
 		s.head = i
 	} else {
-		s.slots[s.tail].next = i
+		s.slots.at(s.tail).next = i
 	}
 	s.tail = i
 	s.ring.ready.Add(1)
@@ -128,14 +114,14 @@ func (s *sub) append(i int32, now int64) {
 
 // restore makes a slot ready again where it was: before the others.
 func (s *sub) restore(i int32, since int64) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	s.leave(x)
 	s.enter(x, ready, since)
 	x.prev, x.next = none, s.head
 	if s.head == none {
 		s.tail = i
 	} else {
-		s.slots[s.head].prev = i
+		s.slots.at(s.head).prev = i
 	}
 	s.head = i
 	s.ring.ready.Add(1)
@@ -145,18 +131,18 @@ func (s *sub) unlink(x *slot) {
 	if x.prev == none {
 		s.head = x.next
 	} else {
-		s.slots[x.prev].next = x.next
+		s.slots.at(x.prev).next = x.next
 	}
 	if x.next == none {
 		s.tail = x.prev
 	} else {
-		s.slots[x.next].prev = x.prev
+		s.slots.at(x.next).prev = x.prev
 	}
 }
 
 // park puts a slot on the wheel; why is leased, holding or neither.
 func (s *sub) park(i int32, due int64, why flags) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	s.leave(x)
 	s.enter(x, wheel, due)
 	x.flags |= why
@@ -169,18 +155,18 @@ func (s *sub) park(i int32, due int64, why flags) {
 
 // parked says whether an entry of the heap is still meant.
 func (s *sub) parked(v visit) bool {
-	x := &s.slots[v.lane]
+	x := s.slots.at(v.lane)
 	return x.state == wheel && x.at == v.due
 }
 
 // clear forgets everything about a slot but its epoch.
 func (s *sub) clear(i int32) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	s.leave(x)
 	*x = slot{epoch: x.epoch}
 	s.enter(x, idle, 0)
-	if int(i) < len(s.seen) {
-		s.seen[i] = seen{}
+	if i < s.seen.n {
+		*s.seen.at(i) = seen{}
 	}
 }
 
@@ -228,7 +214,7 @@ func (s *sub) mark(i int32, m mark) {
 
 // free makes a lane ready whatever keeps it.
 func (s *sub) free(i int32, now int64) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	x.flags &^= emptied | held
 	switch x.state {
 	case idle, wheel:
@@ -242,7 +228,7 @@ func (s *sub) free(i int32, now int64) {
 // wants it. Without a first mark nobody knows how long it has been waiting, so it
 // is ready and SQL decides.
 func (s *sub) place(i int32, now int64, o *settings) {
-	x := &s.slots[i]
+	x := s.slots.at(i)
 	due := int64(math.MinInt64)
 	if t := s.times(i, o); t != nil && t.first != 0 {
 		switch {
@@ -264,7 +250,7 @@ func (s *sub) released(i int32, now int64, o *settings) bool {
 	if !o.windowed() || !o.trusted(now) {
 		return false
 	}
-	x, t := &s.slots[i], s.times(i, o)
+	x, t := s.slots.at(i), s.times(i, o)
 	return x.is(held) || x.marks >= s.ring.batch || t.first != 0 && t.first+o.window <= now
 }
 
@@ -302,9 +288,9 @@ func (s *sub) drain(now int64, note func(i int32)) {
 
 // release makes ready what waits for a deferral that is no longer the queue's.
 func (s *sub) release(now int64) {
-	for i := range s.slots {
-		if s.slots[i].state == wheel && !s.slots[i].is(leased) {
-			s.append(int32(i), now)
+	for i := range s.slots.n {
+		if x := s.slots.at(i); x.state == wheel && !x.is(leased) {
+			s.append(i, now)
 		}
 	}
 }

@@ -296,8 +296,10 @@ func TestChangedDeferralReleasesWhatWaitsForTheOldOne(t *testing.T) {
 	b.store.settings["q"] = plain
 	b.Changed(tenant, "q")
 	require.Equal(t, wheel, b.stateOf("p"), "until it is read")
+	b.waker.take()
 	require.NoError(t, b.queueOf().refresh(t.Context()))
 	require.Equal(t, ready, b.stateOf("p"))
+	require.Equal(t, []string{""}, b.waker.take())
 	b.check()
 }
 

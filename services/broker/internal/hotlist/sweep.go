@@ -67,7 +67,7 @@ func (q *queue) crowded() bool {
 
 // collect gives back the numbers of lanes that are idle in every ring.
 func (q *queue) collect() {
-	for from := 0; ; from += collectChunk {
+	for from := int32(0); ; from += collectChunk {
 		gone, more := q.collectSome(from)
 		for _, g := range gone {
 			q.list.atlas.remove(g.id, q.serial, g.lane)
@@ -85,15 +85,15 @@ type forgotten struct {
 }
 
 // collectSome does so for a stretch of the table, under its lock.
-func (q *queue) collectSome(from int) (gone []forgotten, more bool) {
+func (q *queue) collectSome(from int32) (gone []forgotten, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.table.used <= min(collectMin, q.list.limits.lanes/2) {
 		return nil, false
 	}
-	to := min(from+collectChunk, len(q.table.names))
-	for lane := int32(from); lane < int32(to); lane++ {
-		if q.table.names[lane] == "" || slices.ContainsFunc(q.rings, func(r *ring) bool { return !r.idle(lane) }) {
+	to := min(from+collectChunk, q.table.names.n)
+	for lane := from; lane < to; lane++ {
+		if q.table.name(lane) == "" || slices.ContainsFunc(q.rings, func(r *ring) bool { return !r.idle(lane) }) {
 			continue
 		}
 		if id := q.table.id(lane); id != uuid.Nil {
@@ -101,7 +101,7 @@ func (q *queue) collectSome(from int) (gone []forgotten, more bool) {
 		}
 		q.table.remove(lane)
 	}
-	return gone, to < len(q.table.names)
+	return gone, to < q.table.names.n
 }
 
 // idle says whether a lane has no work in a ring.
@@ -109,5 +109,5 @@ func (r *ring) idle(lane int32) bool {
 	s, i := r.sub(lane)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int(i) >= len(s.slots) || s.slots[i].state == idle
+	return i >= s.slots.n || s.slots.at(i).state == idle
 }

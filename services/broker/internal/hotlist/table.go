@@ -28,12 +28,14 @@ func cell(hash uint64, n int) int {
 // uses them.
 type table struct {
 	seed  maphash.Seed
-	names []string
-	ids   []uuid.UUID // uuid.Nil where unknown; may be shorter than names
-	cells []int32     // number + 1 by hash of the name, 0 empty
+	names vector[string]
+	ids   vector[uuid.UUID] // uuid.Nil where unknown; may be shorter than names
+	cells []int32           // number + 1 by hash of the name, 0 empty
 	free  []int32
 	used  int
 }
+
+func newTable(seed maphash.Seed) table { return table{seed: seed, names: vector[string]{wide: 2}} }
 
 func (t *table) home(name string) int { return cell(maphash.String(t.seed, name), len(t.cells)) }
 
@@ -49,7 +51,7 @@ func (t *table) lookup(name string) (lane int32, ok bool) {
 		return none, false
 	}
 	for i := t.home(name); t.cells[i] != 0; i = t.next(i) {
-		if lane = t.cells[i] - 1; t.names[lane] == name {
+		if lane = t.cells[i] - 1; *t.names.at(lane) == name {
 			return lane, true
 		}
 	}
@@ -65,17 +67,17 @@ func (t *table) insert(name string) int32 {
 	if n := len(t.free); n > 0 {
 		lane, t.free = t.free[n-1], t.free[:n-1]
 	} else {
-		lane = int32(len(t.names))
-		t.names = grow(t.names, len(t.names)+1)
+		lane = t.names.n
+		t.names.extend(lane + 1)
 	}
-	t.names[lane] = name
+	*t.names.at(lane) = name
 	t.used++
 	t.put(lane)
 	return lane
 }
 
 func (t *table) put(lane int32) {
-	i := t.home(t.names[lane])
+	i := t.home(*t.names.at(lane))
 	for t.cells[i] != 0 {
 		i = t.next(i)
 	}
@@ -94,14 +96,14 @@ func (t *table) rehash(n int) {
 
 // remove gives a number back.
 func (t *table) remove(lane int32) {
-	i := t.home(t.names[lane])
+	i := t.home(*t.names.at(lane))
 	for t.cells[i] != lane+1 {
 		i = t.next(i)
 	}
 	// Close the gap: whatever probed across it moves into it.
 	gap := i
 	for j := t.next(i); t.cells[j] != 0; j = t.next(j) {
-		home := t.home(t.names[t.cells[j]-1])
+		home := t.home(*t.names.at(t.cells[j] - 1))
 		if between(gap, home, j) {
 			continue
 		}
@@ -109,9 +111,9 @@ func (t *table) remove(lane int32) {
 		gap = j
 	}
 	t.cells[gap] = 0
-	t.names[lane] = ""
-	if int(lane) < len(t.ids) {
-		t.ids[lane] = uuid.Nil
+	*t.names.at(lane) = ""
+	if lane < t.ids.n {
+		*t.ids.at(lane) = uuid.Nil
 	}
 	t.free = append(t.free, lane)
 	t.used--
@@ -125,16 +127,22 @@ func between(gap, home, at int) bool {
 	return gap < home || home <= at
 }
 
+// name is empty for a number that is free, or none yet.
+func (t *table) name(lane int32) string {
+	if lane < t.names.n {
+		return *t.names.at(lane)
+	}
+	return ""
+}
+
 func (t *table) id(lane int32) uuid.UUID {
-	if int(lane) < len(t.ids) {
-		return t.ids[lane]
+	if lane < t.ids.n {
+		return *t.ids.at(lane)
 	}
 	return uuid.Nil
 }
 
 func (t *table) setID(lane int32, id uuid.UUID) {
-	if int(lane) >= len(t.ids) {
-		t.ids = grow(t.ids, max(len(t.names), int(lane)+1))
-	}
-	t.ids[lane] = id
+	t.ids.extend(lane + 1)
+	*t.ids.at(lane) = id
 }

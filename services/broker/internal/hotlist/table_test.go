@@ -14,7 +14,7 @@ import (
 func TestTableFindsWhatItNumbers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		table := table{seed: maphash.MakeSeed()}
+		table := newTable(maphash.MakeSeed())
 		want := map[string]int32{}
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			name := fmt.Sprint(rapid.IntRange(0, 60).Draw(t, "name"))
@@ -101,4 +101,26 @@ func TestHeapGivesTheEarliestFirst(t *testing.T) {
 		}
 		require.Empty(t, h)
 	})
+}
+
+func TestVectorKeepsWhatItHolds(t *testing.T) {
+	t.Parallel()
+	const pageLen = 1 << (pageBits + 1)
+	v := vector[int32]{wide: 1}
+	for n := int32(1); n < 3*pageLen; n++ {
+		v.extend(n)
+		require.Equal(t, n, v.n)
+		require.Zero(t, *v.at(n - 1))
+		*v.at(n - 1) = n
+	}
+	v.extend(10 * pageLen)
+	v.extend(7)
+	require.EqualValues(t, 10*pageLen, v.n)
+	for i := range v.n {
+		want := int32(0)
+		if i < 3*pageLen-1 {
+			want = i + 1
+		}
+		require.Equal(t, want, *v.at(i))
+	}
 }

@@ -54,7 +54,8 @@ func (w *walk) walking() bool {
 }
 
 // due is when the next pass is to begin: at the next point of the ring's own grid,
-// or for one that is owed as soon as walking takes no more than a part of the time.
+// but not before it has rested as long as the last one took; one that is owed, as
+// soon as walking takes no more than a fifth of the time.
 func (w *walk) due(interval time.Duration) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,13 +63,13 @@ func (w *walk) due(interval time.Duration) int64 {
 }
 
 func (w *walk) dueLocked(interval time.Duration) int64 {
-	step := int64(interval)
-	at := w.began - mod(w.began-w.phase, step) + step
+	step, cost := int64(interval), w.ended-w.began
+	at := max(w.began-mod(w.began-w.phase, step)+step, w.ended+cost)
 	switch {
 	case !w.seeded && !w.owed:
 		at = 0
 	case w.owed:
-		at = min(at, w.ended+max(int64(walkPause), walkShare*(w.ended-w.began)))
+		at = min(at, w.ended+max(int64(walkPause), walkShare*cost))
 	}
 	return max(at, w.retryAt)
 }
@@ -84,7 +85,8 @@ func (w *walk) cold(now int64, interval time.Duration) bool {
 }
 
 // Reseed derives the ring of a group from the database, now and in full, making it
-// if need be. Calls that wait for a pass that has yet to begin share it.
+// if need be. Calls that wait for a pass that has yet to begin share it. Hold no
+// admission slot meanwhile: the walk takes its own, and may take seconds.
 func (l *List) Reseed(ctx context.Context, tenant uuid.UUID, queue, group string) error {
 	if l == nil {
 		return nil
@@ -237,7 +239,7 @@ func (r *ring) absorbSome(refs []store.PartitionRef, woken []int32) (taken int, 
 		if r.mark(lane, m) && len(woken) < wakeMax {
 			woken = append(woken, lane)
 		}
-		lessons = append(lessons, lesson{lane, q.table.names[lane], refs[i].ID})
+		lessons = append(lessons, lesson{lane, q.table.name(lane), refs[i].ID})
 	}
 	q.mu.Unlock()
 	taken = len(lessons)

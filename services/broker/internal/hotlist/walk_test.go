@@ -243,6 +243,8 @@ func TestRingsAreWalkedOnTheirOwnGrid(t *testing.T) {
 	}
 	w.began, w.ended, w.owed = s(8), s(10), true
 	require.Equal(t, s(18), w.due(30*time.Second), "owed: four times what the last one took")
+	w.ended, w.owed = s(35), false
+	require.Equal(t, s(62), w.due(30*time.Second), "one that takes long rests as long")
 	b := setup(t, Config{})
 	phases := map[int64]bool{}
 	for _, group := range names(50) {
