@@ -45,9 +45,11 @@ func (s *Store) pop(ctx context.Context, name string, p Pop, call string, args .
 // PopSpecific claims from one partition (log_pop_specific_bin_v1). It answers at
 // most one element, and creates neither queue nor partition.
 func (s *Store) PopSpecific(ctx context.Context, queue, partition string, p Pop) ([]Popped, error) {
+	k := knownColumns(p.Known)
 	answer, err := s.pop(ctx, "pop partition", p,
-		`SELECT meta, blobs FROM queen.log_pop_specific_bin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		queue, partition, p.Group, p.Budget, p.LeaseSeconds, p.Worker, p.AutoAck, p.SubMode, p.SubFrom, p.Tenant)
+		`SELECT meta, blobs FROM queen.log_pop_specific_bin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text[]::timestamptz[])`,
+		queue, partition, p.Group, p.Budget, p.LeaseSeconds, p.Worker, p.AutoAck, p.SubMode, p.SubFrom, p.Tenant,
+		k.partitions, k.bases, k.times)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +77,22 @@ func (s *Store) PopWildcard(ctx context.Context, queue string, p Pop) ([]Popped,
 	return answer.popped()
 }
 
+// known is Pop.Known as the procedures take it: all NULL when there is none.
+type known struct {
+	partitions []uuid.UUID
+	bases      []int64
+	times      []string
+}
+
+func knownColumns(segments []KnownSegment) (k known) {
+	for i := range segments {
+		k.partitions = append(k.partitions, segments[i].PartitionID)
+		k.bases = append(k.bases, segments[i].Base)
+		k.times = append(k.times, segments[i].CreatedAt)
+	}
+	return k
+}
+
 // seedGroup seeds one more page of a group's cursors (log_seed_group_v1) and
 // answers where the next one starts.
 func (s *Store) seedGroup(
@@ -100,9 +118,12 @@ func (s *Store) PopDiscover(ctx context.Context, namespace, task string, p Pop) 
 // PopList claims from the caller's candidates and judges each one it came to
 // (log_pop_list_v1).
 func (s *Store) PopList(ctx context.Context, queue string, partitions []string, skipWindow bool, p Pop) (PopListResult, error) {
-	const call = `SELECT meta, blobs, states FROM queen.log_pop_list_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	const call = `SELECT meta, blobs, states
+		FROM queen.log_pop_list_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text[]::timestamptz[])`
+	k := knownColumns(p.Known)
 	args := []any{
 		queue, p.Group, partitions, p.Budget, p.LeaseSeconds, p.Worker, p.AutoAck, p.MaxPartitions, p.SubMode, p.SubFrom, skipWindow, p.Tenant,
+		k.partitions, k.bases, k.times,
 	}
 	var text, states []byte
 	answer := popAnswer{name: "pop list"}

@@ -19,6 +19,7 @@ type popMeta struct {
 			Seq       int64  `json:"seq"`
 			StartOff  int    `json:"startOff"`
 			Take      int    `json:"take"`
+			Count     int    `json:"msgCount"`
 			CreatedAt string `json:"createdAt"`
 		} `json:"segments"`
 	} `json:"partitions"`
@@ -46,7 +47,7 @@ func (a popAnswer) popped() ([]Popped, error) {
 			if n == len(a.blobs) {
 				return nil, fmt.Errorf("%s: %w: %d blobs, more are described", a.name, errAnswer, len(a.blobs))
 			}
-			out.Segments[k] = PoppedSegment{Base: s.Seq, Start: s.StartOff, Take: s.Take, CreatedAt: s.CreatedAt, Blob: a.blobs[n]}
+			out.Segments[k] = PoppedSegment{Base: s.Seq, Start: s.StartOff, Take: s.Take, Count: s.Count, CreatedAt: s.CreatedAt, Blob: a.blobs[n]}
 			n++
 		}
 		popped[i] = out

@@ -31,6 +31,26 @@ func (s *Store) PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue
 	return pending, err
 }
 
+// LanesPending is PartitionHasPending for many partitions and groups
+// (log_lanes_pending_v1). It answers the positions for which it is true.
+func (s *Store) LanesPending(ctx context.Context, lanes []LaneGroup) ([]int, error) {
+	tenants, queues, groups := make([]uuid.UUID, len(lanes)), make([]string, len(lanes)), make([]string, len(lanes))
+	partitions := make([]string, len(lanes))
+	for i, l := range lanes {
+		tenants[i], queues[i], groups[i], partitions[i] = l.Tenant, l.Queue, l.Group, l.Partition
+	}
+	var found []int
+	err := s.db.Do(ctx, "probe partitions", func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT r_ord - 1 FROM queen.log_lanes_pending_v1($1, $2, $3, $4)`, tenants, queues, partitions, groups)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowTo[int])
+		return err
+	})
+	return found, err
+}
+
 // DiscoverHasPending is HasPending for the queues that carry the labels
 // (log_discover_has_pending_v1).
 func (s *Store) DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (pending bool, err error) {

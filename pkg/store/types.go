@@ -93,6 +93,18 @@ type Pop struct {
 	SubMode       string // "all" or "new"; first contact only
 	SubFrom       string // "", "now" or a timestamp; first contact only
 	MaxBytes      int64  // decoded bytes claimed at most, at least one message; <= 0: the database default of 16 MiB
+	// Known are segments that the caller holds: their blobs are left out of the
+	// answer. PopWildcard and PopDiscover do not look at them.
+	Known []KnownSegment
+}
+
+// KnownSegment names one stored segment and its content: a partition id is never
+// used again, and a base offset only by a database that lost what it had stored,
+// which the creation time tells.
+type KnownSegment struct {
+	PartitionID uuid.UUID
+	Base        int64
+	CreatedAt   string // as PoppedSegment has it
 }
 
 // Popped is what one pop claimed from one partition.
@@ -108,14 +120,22 @@ type PoppedSegment struct {
 	Base      int64  // offset of frame 0 of the segment
 	Start     int    // first frame to deliver
 	Take      int    // frames to deliver
+	Count     int    // frames in the whole segment
 	CreatedAt string // UTC, microseconds, trailing Z, as the wire shows it
-	Blob      []byte
+	Blob      []byte // nil when it is one of Pop.Known
 }
+
+// The states of a candidate.
+const (
+	StateTook   = "took"
+	StateEmpty  = "empty"
+	StateLeased = "leased" // by somebody else, or not visible yet
+)
 
 // CandidateState is the verdict of PopList on one candidate.
 type CandidateState struct {
 	Partition  string
-	State      string    // "took", "empty" or "leased"
+	State      string    // StateTook, StateEmpty or StateLeased
 	Until      time.Time // leased only
 	LastOffset int64     // took only
 	// Locked, on a leased one: no lease is known, another transaction merely held
@@ -130,6 +150,12 @@ type PopListResult struct {
 	// Unseeded tells that the group has no record for the queue: the caller owes
 	// a PopWildcard, which registers it.
 	Unseeded bool
+}
+
+// LaneGroup is a consumer group of one partition, by names.
+type LaneGroup struct {
+	Tenant                  uuid.UUID
+	Queue, Partition, Group string
 }
 
 // PartitionRef names a partition by id and by name.

@@ -703,10 +703,15 @@ COMMIT;
 
 -- A claim as the binary pops answer it. meta describes the slices: partitions, in
 -- serve order, each with its name, id, deliveryAttempt and segments (seq is the
--- base offset). blobs holds the stored segments they are cut from, in the same
--- order. The arrays judge the lanes by position, for the hot list.
+-- base offset). blobs holds the stored segments they are cut from, in
+-- the same order; in the place of one that the caller says it holds (p_known_*,
+-- by partition, base offset and creation time) it holds NULL. Nothing else of it
+-- is read then but its first chunk. The arrays judge the lanes by position, for
+-- the hot list.
 BEGIN;
 DROP FUNCTION IF EXISTS queen.log_pop_pack_v1(UUID[], TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, BOOLEAN);
+DROP FUNCTION IF EXISTS queen.log_pop_pack_v1(UUID[], TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, BOOLEAN,
+                                              UUID[], BIGINT[], TIMESTAMPTZ[]);
 CREATE FUNCTION queen.log_pop_pack_v1(
     p_pids        UUID[],
     p_group       TEXT,
@@ -719,6 +724,9 @@ CREATE FUNCTION queen.log_pop_pack_v1(
     p_sub_from    TEXT,
     p_skip_window BOOLEAN,
     p_judge       BOOLEAN,
+    p_known_pids  UUID[],
+    p_known_bases BIGINT[],
+    p_known_times TIMESTAMPTZ[],
     OUT meta      JSONB,
     OUT blobs     BYTEA[],
     OUT took      INTEGER[],
@@ -744,7 +752,12 @@ BEGIN
         GROUP BY c.r_ord, c.r_name, c.r_pid, c.r_attempt
     )
     SELECT jsonb_build_object('partitions', COALESCE((SELECT jsonb_agg(l.lane ORDER BY l.r_ord) FROM lanes AS l), '[]')),
-           COALESCE((SELECT array_agg(c.r_blob ORDER BY c.r_ord, c.r_base) FROM claim AS c WHERE c.r_kind = 'slice'), '{}'),
+           COALESCE((
+               SELECT array_agg(CASE WHEN p_known_pids IS NULL OR NOT EXISTS (
+                                    SELECT 1 FROM unnest(p_known_pids, p_known_bases, p_known_times) AS k (pid, base, at)
+                                    WHERE k.pid = c.r_pid AND k.base = c.r_base AND k.at = c.r_created_at)
+                                THEN c.r_blob END ORDER BY c.r_ord, c.r_base)
+               FROM claim AS c WHERE c.r_kind = 'slice'), '{}'),
            array_agg(c.r_ord) FILTER (WHERE c.r_kind = 'took'), array_agg(c.r_last_offset) FILTER (WHERE c.r_kind = 'took'),
            array_agg(c.r_ord) FILTER (WHERE c.r_kind IN ('idle', 'locked')),
            array_agg(c.r_kind = 'locked') FILTER (WHERE c.r_kind IN ('idle', 'locked'))
@@ -776,6 +789,8 @@ $$;
 
 BEGIN;
 DROP FUNCTION IF EXISTS queen.log_pop_specific_bin_v1(TEXT, TEXT, TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, TEXT, TEXT, UUID);
+DROP FUNCTION IF EXISTS queen.log_pop_specific_bin_v1(TEXT, TEXT, TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, TEXT, TEXT, UUID,
+                                                      UUID[], BIGINT[], TIMESTAMPTZ[]);
 CREATE FUNCTION queen.log_pop_specific_bin_v1(
     p_queue         TEXT,
     p_partition     TEXT,
@@ -786,7 +801,10 @@ CREATE FUNCTION queen.log_pop_specific_bin_v1(
     p_auto_ack      BOOLEAN,
     p_sub_mode      TEXT,
     p_sub_from      TEXT,
-    p_tenant        UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+    p_tenant        UUID DEFAULT '00000000-0000-0000-0000-000000000001',
+    p_known_pids    UUID[] DEFAULT NULL,
+    p_known_bases   BIGINT[] DEFAULT NULL,
+    p_known_times   TIMESTAMPTZ[] DEFAULT NULL
 )
 RETURNS TABLE (meta JSONB, blobs BYTEA[])
 LANGUAGE plpgsql VOLATILE
@@ -794,7 +812,7 @@ AS $$
 BEGIN
     RETURN QUERY SELECT x.meta, x.blobs FROM queen.log_pop_pack_v1(
         ARRAY[queen.log_partition_id_v1(p_tenant, p_queue, p_partition)], p_group, p_budget, p_lease_seconds, p_worker,
-        p_auto_ack, 1, p_sub_mode, p_sub_from, FALSE, FALSE) AS x;
+        p_auto_ack, 1, p_sub_mode, p_sub_from, FALSE, FALSE, p_known_pids, p_known_bases, p_known_times) AS x;
 END
 $$;
 COMMIT;
@@ -917,7 +935,8 @@ BEGIN
         LIMIT CASE WHEN COALESCE(p_max, 0) <= 0 OR p_max >= 128 THEN 512 ELSE GREATEST(4 * p_max, 64) END);
 
     SELECT x.meta, x.blobs INTO meta, blobs FROM queen.log_pop_pack_v1(
-        v_candidates, p_group, p_budget, p_lease_seconds, p_worker, p_auto_ack, p_max, p_sub_mode, p_sub_from, FALSE, FALSE) AS x;
+        v_candidates, p_group, p_budget, p_lease_seconds, p_worker, p_auto_ack, p_max, p_sub_mode, p_sub_from, FALSE, FALSE,
+        NULL, NULL, NULL) AS x;
 
     IF blobs = '{}' AND v_verified <= v_now - interval '30 seconds' THEN
         PERFORM queen.log_pop_empty_scan_v1(p_queue_ids, p_group, v_since, v_now, p_create);
@@ -1148,6 +1167,31 @@ BEGIN
 END
 $$;
 
+-- log_partition_has_pending_v1 for many lanes and groups: the positions for which
+-- it is true.
+BEGIN;
+DROP FUNCTION IF EXISTS queen.log_lanes_pending_v1(UUID[], TEXT[], TEXT[], TEXT[]);
+CREATE FUNCTION queen.log_lanes_pending_v1(p_tenants UUID[], p_queues TEXT[], p_partitions TEXT[], p_groups TEXT[])
+RETURNS TABLE (r_ord INTEGER)
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT u.ord::int
+    FROM unnest(p_tenants, p_queues, p_partitions, p_groups) WITH ORDINALITY AS u (tenant, queue, name, grp, ord)
+    LEFT JOIN (queen.queues AS q JOIN queen.log_partitions AS p ON p.queue_id = q.id)
+      ON q.tenant_id = u.tenant AND q.name = u.queue AND p.name = u.name
+    LEFT JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = u.grp
+    WHERE c.partition_id IS NULL OR p.last_offset > GREATEST(c.committed, p.log_start - 1);
+END
+$$;
+COMMIT;
+
 -- TRUE also while a named group is not registered for the labels, or for one of
 -- the queues: the real pop registers it.
 CREATE OR REPLACE FUNCTION queen.log_discover_has_pending_v1(
@@ -1184,6 +1228,8 @@ $$;
 -- wildcard pop, which registers it. No provisioning, no bulk seed, no watermark.
 BEGIN;
 DROP FUNCTION IF EXISTS queen.log_pop_list_v1(TEXT, TEXT, TEXT[], INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, UUID);
+DROP FUNCTION IF EXISTS queen.log_pop_list_v1(TEXT, TEXT, TEXT[], INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, UUID,
+                                              UUID[], BIGINT[], TIMESTAMPTZ[]);
 CREATE FUNCTION queen.log_pop_list_v1(
     p_queue          TEXT,
     p_group          TEXT,
@@ -1196,7 +1242,10 @@ CREATE FUNCTION queen.log_pop_list_v1(
     p_sub_mode       TEXT,
     p_sub_from       TEXT,
     p_skip_window    BOOLEAN DEFAULT FALSE,
-    p_tenant         UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+    p_tenant         UUID DEFAULT '00000000-0000-0000-0000-000000000001',
+    p_known_pids     UUID[] DEFAULT NULL,
+    p_known_bases    BIGINT[] DEFAULT NULL,
+    p_known_times    TIMESTAMPTZ[] DEFAULT NULL
 )
 RETURNS TABLE (meta JSONB, blobs BYTEA[], states JSONB)
 LANGUAGE plpgsql VOLATILE
@@ -1227,7 +1276,8 @@ BEGIN
         v_common := '{"unseeded": true}';
     END IF;
     SELECT * INTO v_pop FROM queen.log_pop_pack_v1(
-        v_pids, p_group, p_budget, p_lease_seconds, p_worker, p_auto_ack, p_max_partitions, p_sub_mode, p_sub_from, p_skip_window, TRUE);
+        v_pids, p_group, p_budget, p_lease_seconds, p_worker, p_auto_ack, p_max_partitions, p_sub_mode, p_sub_from, p_skip_window, TRUE,
+        p_known_pids, p_known_bases, p_known_times);
 
     -- Read again, in a snapshot after the claim.
     v_now := clock_timestamp();
