@@ -82,14 +82,16 @@ func BenchmarkAppendPop100x256(b *testing.B) {
 	h := wire.PopHeader{Queue: "bench", Partition: "lane-7", PartitionID: uuid.NewString(), LeaseID: uuid.NewString(), Group: "g", PartitionsClaimed: 1}
 	m := wire.PopMessage{
 		ID: uuid.New(), TransactionID: uuid.NewString(), Data: []byte(`{"d":"` + strings.Repeat("x", 248) + `"}`),
-		CreatedAt: "2026-03-01T08:00:00.000123Z", PartitionID: h.PartitionID, Partition: h.Partition, Attempt: 1,
 	}
+	tail := wire.AppendPopTail(nil, &h, &wire.PopTail{
+		CreatedAt: "2026-03-01T08:00:00.000123Z", PartitionID: h.PartitionID, Partition: h.Partition, Attempt: 1,
+	})
 	var dst []byte
 	b.ReportAllocs()
 	for b.Loop() {
 		dst = wire.AppendPopStart(dst[:0], h)
 		for i := range 100 {
-			dst = wire.AppendPopMessage(dst, i == 0, h, m)
+			dst = wire.AppendPopMessage(dst, i == 0, &m, tail)
 		}
 		dst = wire.AppendPopEnd(dst, h)
 	}
@@ -117,12 +119,14 @@ func TestParsingAllocatesOneStringPerItem(t *testing.T) {
 
 func TestRenderingAllocatesNothing(t *testing.T) {
 	h := wire.PopHeader{Queue: "q", LeaseID: "l", Group: "g", PartitionsClaimed: 1}
-	m := wire.PopMessage{ID: uuid.New(), TransactionID: "t", HasTrace: true, Data: []byte("{}"), ProducerSub: "me", CreatedAt: "C"}
+	m := wire.PopMessage{ID: uuid.New(), TransactionID: "t", HasTrace: true, Data: []byte("{}"), ProducerSub: "me"}
+	tail := make([]byte, 0, 1<<10)
 	dst := make([]byte, 0, 1<<14)
 	require.Zero(t, testing.AllocsPerRun(20, func() {
 		out := wire.AppendPopStart(dst, h)
+		end := wire.AppendPopTail(tail, &h, &wire.PopTail{CreatedAt: "C", Partition: "p"})
 		for i := range 10 {
-			out = wire.AppendPopMessage(out, i == 0, h, m)
+			out = wire.AppendPopMessage(out, i == 0, &m, end)
 		}
 		out = wire.AppendPopEnd(out, h)
 		out = wire.AppendPushResults(out, []wire.PushResult{{MessageID: m.ID, TransactionID: "t", QueueName: "q", Status: wire.StatusQueued}})

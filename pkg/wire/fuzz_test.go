@@ -18,9 +18,8 @@ func requireDelivered(t *testing.T, it wire.PushItem) {
 	t.Helper()
 	h := wire.PopHeader{Queue: it.Queue, Partition: it.Partition, LeaseID: "l", Group: "g", PartitionsClaimed: 1}
 	out := wire.AppendPopStart(nil, h)
-	out = wire.AppendPopMessage(out, true, h, wire.PopMessage{
-		ID: uuid.Nil, TransactionID: it.TransactionID, Data: it.Payload, Partition: it.Partition, Attempt: 1,
-	})
+	out = wire.AppendPopMessage(out, true, &wire.PopMessage{ID: uuid.Nil, TransactionID: it.TransactionID, Data: it.Payload},
+		wire.AppendPopTail(nil, &h, &wire.PopTail{Partition: it.Partition, Attempt: 1}))
 	out = wire.AppendPopEnd(out, h)
 	var popped struct {
 		Queue    string `json:"queue"`

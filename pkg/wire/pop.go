@@ -177,10 +177,14 @@ type PopMessage struct {
 	HasTrace      bool
 	Data          []byte // JSON, spliced as it is
 	ProducerSub   string // "" is null
-	CreatedAt     string
-	PartitionID   string
-	Partition     string
-	Attempt       int
+}
+
+// PopTail is what the messages of one stored segment share.
+type PopTail struct {
+	CreatedAt   string
+	PartitionID string
+	Partition   string
+	Attempt     int
 }
 
 // AppendPopStart opens the answer of a pop; messages follow, then AppendPopEnd.
@@ -198,8 +202,9 @@ func AppendPopStart(dst []byte, h PopHeader) []byte {
 	return append(dst, `,"messages":[`...)
 }
 
-// AppendPopMessage renders one message; all but the first follow a comma.
-func AppendPopMessage(dst []byte, first bool, h PopHeader, m PopMessage) []byte {
+// AppendPopMessage renders one message; all but the first follow a comma. tail is
+// what AppendPopTail made for the messages it belongs to.
+func AppendPopMessage(dst []byte, first bool, m *PopMessage, tail []byte) []byte {
 	if !first {
 		dst = append(dst, ',')
 	}
@@ -217,18 +222,24 @@ func AppendPopMessage(dst []byte, first bool, h PopHeader, m PopMessage) []byte 
 	dst = append(dst, m.Data...)
 	dst = append(dst, `,"producerSub":`...)
 	dst = appendOptional(dst, m.ProducerSub)
+	return append(dst, tail...)
+}
+
+// AppendPopTail renders how the messages of one stored segment end: what they
+// share, and what makes up most of a small one.
+func AppendPopTail(dst []byte, h *PopHeader, t *PopTail) []byte {
 	dst = append(dst, `,"createdAt":`...)
-	dst = appendString(dst, m.CreatedAt)
+	dst = appendString(dst, t.CreatedAt)
 	dst = append(dst, `,"partitionId":`...)
-	dst = appendString(dst, m.PartitionID)
+	dst = appendString(dst, t.PartitionID)
 	dst = append(dst, `,"partition":`...)
-	dst = appendString(dst, m.Partition)
+	dst = appendString(dst, t.Partition)
 	dst = append(dst, `,"leaseId":`...)
 	dst = appendString(dst, h.LeaseID)
 	dst = append(dst, `,"consumerGroup":`...)
 	dst = appendString(dst, h.Group)
 	dst = append(dst, `,"deliveryAttempt":`...)
-	dst = strconv.AppendInt(dst, int64(m.Attempt), 10)
+	dst = strconv.AppendInt(dst, int64(t.Attempt), 10)
 	return append(dst, '}')
 }
 

@@ -50,12 +50,11 @@ func TestAPopIsRendered(t *testing.T) {
 	id := uuid.MustParse(traceText)
 	h := wire.PopHeader{Queue: "q", Partition: "p", PartitionID: "pid", LeaseID: "lease", Group: "g", PartitionsClaimed: 1}
 	body := wire.AppendPopStart(nil, h)
-	body = wire.AppendPopMessage(body, true, h, wire.PopMessage{
-		ID: id, TransactionID: "t", Data: []byte(`{"n" : 7}`), CreatedAt: "2026-03-01T08:00:00.000123Z", PartitionID: "pid", Partition: "p", Attempt: 1,
-	})
-	body = wire.AppendPopMessage(body, false, h, wire.PopMessage{
-		ID: id, TransactionID: "u", TraceID: id, HasTrace: true, Data: []byte("null"), ProducerSub: "me", CreatedAt: "C", PartitionID: "pid", Partition: "p", Attempt: 2,
-	})
+	body = wire.AppendPopMessage(body, true, &wire.PopMessage{ID: id, TransactionID: "t", Data: []byte(`{"n" : 7}`)},
+		wire.AppendPopTail(nil, &h, &wire.PopTail{CreatedAt: "2026-03-01T08:00:00.000123Z", PartitionID: "pid", Partition: "p", Attempt: 1}))
+	body = wire.AppendPopMessage(body, false, &wire.PopMessage{
+		ID: id, TransactionID: "u", TraceID: id, HasTrace: true, Data: []byte("null"), ProducerSub: "me",
+	}, wire.AppendPopTail(nil, &h, &wire.PopTail{CreatedAt: "C", PartitionID: "pid", Partition: "p", Attempt: 2}))
 	body = wire.AppendPopEnd(body, h)
 	require.Equal(t, `{"success":true,"queue":"q","partition":"p","partitionId":"pid","leaseId":"lease","consumerGroup":"g","messages":[`+
 		`{"id":"`+traceText+`","transactionId":"t","traceId":null,"data":{"n" : 7},"producerSub":null,"createdAt":"2026-03-01T08:00:00.000123Z",`+

@@ -101,7 +101,7 @@ type bundle struct {
 	woken []lanes.Lane
 }
 
-func (b *bundle) Wake(t uuid.UUID, queue, partition string) {
+func (b *bundle) Released(t, _ uuid.UUID, _, queue, partition string, _ bool) {
 	b.woken = append(b.woken, lanes.Lane{Tenant: t, Queue: queue, Partition: partition})
 }
 

@@ -84,7 +84,7 @@ func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.
 		s.handOff(ctx, deadline, items, results, g, &out)
 	}
 	if out.Released {
-		s.announce(tenant, g.partition)
+		s.announce(tenant, g.partition, g.group)
 	}
 }
 
@@ -162,9 +162,9 @@ func (g *group) named(positions []int) map[[16]byte]bool {
 // announce wakes pops that wait for a lane whose lease has ended. A lane this
 // process never served is not known by name; its waiters find it at their next
 // re-check.
-func (s *Service) announce(tenant, partition uuid.UUID) {
+func (s *Service) announce(tenant, partition uuid.UUID, group string) {
 	if lane, ok := s.Lanes.Get(partition); ok {
-		s.Waker.Wake(tenant, lane.Queue, lane.Partition)
+		s.Waker.Released(tenant, partition, group, lane.Queue, lane.Partition, false)
 	}
 }
 

@@ -31,9 +31,10 @@ type Store interface {
 	RenewLease(ctx context.Context, worker string, seconds int) (renewed int, expiresAt string, err error)
 }
 
-// Waker hears of lanes that have become claimable.
+// Waker hears of lanes that have become claimable; full says that nothing of the
+// batch is to be delivered again.
 type Waker interface {
-	Wake(tenant uuid.UUID, queue, partition string)
+	Released(tenant, partitionID uuid.UUID, group, queue, partition string, full bool)
 }
 
 // Config holds the settings of a Service. Zero values take the defaults.

@@ -162,6 +162,10 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
 	g.Add(a.engine.mesh.Component())
+	if a.engine.hot != nil {
+		g.Add(lifecycle.Component{Name: "hot list", Run: a.engine.hot.Run})
+	}
+	g.Add(lifecycle.Component{Name: "parked pops", Run: a.engine.pops.Run})
 	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
 	err := g.Run(ctx)
 	if err == nil {

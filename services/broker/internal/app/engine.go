@@ -1,6 +1,8 @@
 package app
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/fusion"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mesh"
@@ -30,6 +33,7 @@ import (
 // engine is what stands between the HTTP surface and the store.
 type engine struct {
 	gate         *admission.Gate
+	hot          *hotlist.List
 	store        *store.Store
 	announcer    *announce.Announcer
 	mesh         *mesh.Mesh
@@ -46,6 +50,7 @@ type shared struct {
 	reader    *segment.Reader
 	gate      *admission.Gate
 	hub       *wake.Hub
+	hot       *hotlist.List // nil when it is switched off
 	lanes     *lanes.Memo
 	announcer *announce.Announcer
 	ids       *mint.Source
@@ -72,7 +77,22 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	}
 	s.letters = deadletter.NewFiler(s.store, s.reader, log)
 	s.registry = registry.New(registry.Config{Bytes: int64(cfg.Acks.RegistryMB) << 20, LeasesOnly: !cfg.Acks.Registry})
-	return s, nil
+	return s, s.heat(cfg, tel, log)
+}
+
+// heat makes the hot list, unless it is switched off.
+func (s *shared) heat(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
+	if !cfg.Hotlist.Enabled {
+		return nil
+	}
+	s.hot, err = hotlist.New(hotlist.Config{
+		Shards: cfg.HotlistShards(), Reseed: cfg.Hotlist.Reseed, IdleSweep: cfg.Hotlist.IdleSweep, WindowBatch: cfg.Hotlist.WindowBatch,
+	}, hotlist.Deps{
+		Store: s.store, Waker: s.hub, Meter: tel.Meters.Meter(serviceName + "/hotlist"), Logger: log,
+		Admit: func(ctx context.Context) (func(), error) { return s.gate.Acquire(ctx, admission.Maint) },
+	})
+	s.announcer.HotList = s.hot
+	return err
 }
 
 func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*engine, error) {
@@ -80,12 +100,12 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{store: s.store, gate: s.gate, announcer: s.announcer}
+	e := &engine{hot: s.hot, store: s.store, gate: s.gate, announcer: s.announcer}
 	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
 	e.pops, err = pop.New(popConfig(cfg), pop.Deps{
-		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, IDs: s.ids,
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Registry: s.registry, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 	if err != nil {
@@ -164,6 +184,7 @@ func popConfig(cfg *config.Config) pop.Config {
 	return pop.Config{
 		InitialInterval: cfg.Flow.InitialInterval, BackoffThreshold: cfg.Flow.Threshold,
 		BackoffMultiplier: cfg.Flow.Multiplier, MaxInterval: cfg.Flow.MaxInterval, PendingGate: cfg.Flow.PendingGate,
+		MaxParked: cfg.Flow.MaxParked, SegmentCache: cmp.Or(int64(cfg.Flow.SegmentCacheMB)<<20, -1),
 	}
 }
 

@@ -77,6 +77,11 @@ type Flow struct {
 	SubscriptionMode string `envconfig:"DEFAULT_SUBSCRIPTION_MODE" default:"all" allowed:"all,new"`
 	// PendingGate puts a cheap probe before the repeated looks of a parked pop.
 	PendingGate bool `envconfig:"QUEEN_POP_PENDING_GATE" default:"true"`
+	// MaxParked is how many pops may wait at once; more are told to come again.
+	MaxParked int `envconfig:"QUEEN_MAX_PARKED_POPS" default:"20000"`
+	// SegmentCacheMB is the memory, in MiB, for segments of which only a part was
+	// delivered; 0 keeps none.
+	SegmentCacheMB int `envconfig:"QUEEN_SEGMENT_CACHE_MB" default:"32"`
 }
 
 // Security is what guards the broker. This version guards nothing, and must not
@@ -122,6 +127,8 @@ const (
 	maxBytes = 1 << 40
 	maxWait  = 24 * time.Hour
 	maxLooks = 1 << 20
+	// maxParked is about what the ports of one address and the memory allow.
+	maxParked = 1_000_000
 )
 
 // Load reads the environment. The error names every problem.
@@ -193,6 +200,8 @@ func (f Flow) Validate() error {
 		env.MillisBetween("POP_WAIT_INITIAL_INTERVAL_MS", f.InitialInterval, time.Millisecond, maxWait),
 		env.MillisBetween("POP_WAIT_MAX_INTERVAL_MS", f.MaxInterval, time.Millisecond, maxWait),
 		env.Between("POP_WAIT_BACKOFF_THRESHOLD", f.Threshold, 1, maxLooks),
+		env.Between("QUEEN_MAX_PARKED_POPS", f.MaxParked, 1, maxParked),
+		env.Between("QUEEN_SEGMENT_CACHE_MB", f.SegmentCacheMB, 0, maxMB),
 	}
 	if f.Multiplier < 1 || f.Multiplier > 1000 {
 		problems = append(problems, &env.ValueError{

@@ -63,6 +63,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Flow: config.Flow{
 			DefaultTimeout: 30 * time.Second, InitialInterval: 100 * time.Millisecond, Threshold: 3, Multiplier: 2,
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
+			MaxParked: 20000, SegmentCacheMB: 32,
 		},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
@@ -78,7 +79,8 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "-1",
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
-		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0")
+		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0",
+		"QUEEN_MAX_PARKED_POPS", "0", "QUEEN_SEGMENT_CACHE_MB", "-1")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
@@ -91,6 +93,8 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		`QUEEN_ADMISSION_MIN="20": at most QUEEN_ADMISSION_MAX (10) is allowed`,
 		`QUEEN_ADMISSION_MAX_WAITING="0": a whole number between 1 and 1000000 is allowed`,
 		`QUEEN_ADMISSION_SHARE_ACK="1.5": a number between 0 and 1 is allowed`,
+		`QUEEN_MAX_PARKED_POPS="0": a whole number between 1 and 1000000 is allowed`,
+		`QUEEN_SEGMENT_CACHE_MB="-1": a whole number between 0 and 1048576 is allowed`,
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -23,6 +24,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/fusion"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -45,7 +47,9 @@ var tenant = store.DefaultTenant()
 // engine is the whole message plane over one database.
 type engine struct {
 	t     *testing.T
+	db    *pgdb.DB
 	store *store.Store
+	hot   *hotlist.List
 	push  *push.Service
 	pop   *pop.Service
 	ack   *ack.Service
@@ -57,7 +61,8 @@ type between func(fusion.Store) fusion.Store
 
 func setup(t *testing.T, wraps ...between) *engine {
 	t.Helper()
-	e := &engine{t: t, store: store.New(pgtest.New(t))}
+	db := pgtest.New(t)
+	e := &engine{t: t, db: db, store: store.New(db)}
 	logger := slog.New(slog.DiscardHandler)
 	packer, err := segment.NewPacker(3)
 	require.NoError(t, err)
@@ -68,31 +73,47 @@ func setup(t *testing.T, wraps ...between) *engine {
 	memo, err := lanes.NewMemo(1024)
 	require.NoError(t, err)
 	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
+	e.hot, err = hotlist.New(hotlist.Config{}, hotlist.Deps{Store: e.store, Waker: hub, Meter: noop.Meter{}, Logger: logger})
+	require.NoError(t, err)
+	waker := &announce.Announcer{Local: announce.Local{HotList: e.hot, Waker: hub, Lanes: memo}}
 	var pushStore fusion.Store = e.store
 	for _, wrap := range wraps {
 		pushStore = wrap(pushStore)
 	}
 	fuser, err := fusion.New(fusion.Config{}, fusion.Deps{
-		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: &announce.Announcer{Local: announce.Local{Waker: hub, Lanes: memo}},
+		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: waker,
 		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Meter: noop.Meter{}})
 	require.NoError(t, err)
 	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
-		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, IDs: ids, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.ack, err = ack.New(ack.Config{}, ack.Deps{
-		Store: e.store, Letters: letters, Admission: gate, Waker: hub, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Letters: letters, Admission: gate, Waker: waker, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.tx, err = transact.New(transact.Config{}, transact.Deps{
-		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Waker: hub, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Waker: waker, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	t.Cleanup(e.pop.Close)
+	e.loop(e.hot.Run)
+	e.loop(e.pop.Run)
 	return e
+}
+
+// loop runs a loop until the test ends.
+func (e *engine) loop(loop func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- loop(ctx) }()
+	e.t.Cleanup(func() {
+		stop()
+		require.NoError(e.t, <-ended)
+	})
 }
 
 func (e *engine) configure(queue, options string) {

@@ -8,7 +8,8 @@ import (
 // Config holds the settings of a Service. Zero values take the defaults, which
 // are those of POP_WAIT_* in the documentation.
 type Config struct {
-	// InitialInterval is the first re-check interval of a parked pop (100 ms).
+	// InitialInterval is the first interval between the re-checks that all pops
+	// parked on one topic share (100 ms).
 	InitialInterval time.Duration
 	// BackoffThreshold is the number of fruitless waits before it grows (3).
 	BackoffThreshold int
@@ -21,6 +22,9 @@ type Config struct {
 	PendingGate bool
 	// MaxParked is the number of pops that may wait at once (20000).
 	MaxParked int
+	// SegmentCache is the memory, in bytes, for segments of which only a part was
+	// delivered (32 MiB). Negative: none.
+	SegmentCache int64
 }
 
 // Defaults of Config.
@@ -30,6 +34,7 @@ const (
 	BackoffMultiplierDefault = 2.0
 	MaxIntervalDefault       = time.Second
 	MaxParkedDefault         = 20_000
+	SegmentCacheDefault      = 32 << 20
 )
 
 func (c Config) withDefaults() Config {
@@ -38,6 +43,7 @@ func (c Config) withDefaults() Config {
 	c.BackoffMultiplier = cmp.Or(c.BackoffMultiplier, BackoffMultiplierDefault)
 	c.MaxInterval = cmp.Or(c.MaxInterval, MaxIntervalDefault)
 	c.MaxParked = cmp.Or(c.MaxParked, MaxParkedDefault)
+	c.SegmentCache = cmp.Or(c.SegmentCache, SegmentCacheDefault)
 	return c
 }
 

@@ -1,3 +1,46 @@
 // Package pop claims messages for one request, waiting for them when asked to,
 // and renders the reply.
+//
+// # One look
+//
+// A look takes an admission slot, then a connection, and claims. What it claims
+// from:
+//
+//	one partition, or labels   the database
+//	a queue, no hot list       the database, which searches the queue
+//	a queue with a hot list    the lanes that the ring of the group names
+//
+// An empty ring answers without slot or connection. A ring that is missing or
+// cold, and an answer that the group is not registered, lead to the search by the
+// database, which registers the group; then the ring is derived in the background.
+// A pop that does not wait has the database confirm, at most once a second for
+// each group of a queue, that there is nothing.
+//
+// Every candidate is given back to the ring with what became of it, or as it was
+// when the claim did not come to it, failed or its client left.
+//
+// # Waiting
+//
+// A pop that waits is registered with the wake hub before its first look. Then it
+// is in one of these states:
+//
+//	looking --nothing--> resting --wake--> looking ...
+//	looking --served, failed--------------> answered
+//	resting --deadline, client left-------> answered
+//
+// Resting it holds no goroutine, slot or connection: a wake starts a goroutine for
+// one look. An announcement during a look leads to another look. A wake that was
+// not answered is handed to the next waiter.
+//
+// What nothing announces, a lease that expires or a hint that is lost, is found by
+// a re-check that all pops parked on the same topic share: for single partitions
+// one statement asks about all of a broker's topics, pops that the hot list serves
+// look in memory once a second while the list reads what was written lately, and
+// for the others the database is asked at the intervals of POP_WAIT_*.
+//
+// # Rendering
+//
+// Segments are decoded into pooled buffers and spliced into the reply. One of
+// which only a part was delivered is kept decoded for the next pop of the lane,
+// which then tells the database that it need not be sent.
 package pop

@@ -39,6 +39,13 @@ type fakeStore struct {
 	onClaim  func()
 	onProbe  func()
 	settings int
+
+	// What PopList and the walks of the hot list find.
+	listed     [][]string
+	states     map[string]store.CandidateState
+	unseeded   bool
+	lastOffset int64
+	pending    []store.PartitionRef
 }
 
 func (f *fakeStore) claim(name, queue, partition string, p store.Pop) ([]store.Popped, error) {
@@ -130,6 +137,53 @@ func (f *fakeStore) HasPending(_ context.Context, _ uuid.UUID, queue, _ string) 
 
 func (f *fakeStore) PartitionHasPending(_ context.Context, _ uuid.UUID, queue, partition, _ string) (bool, error) {
 	return f.probe("pending", queue, partition)
+}
+
+// LanesPending asks about every lane as PartitionHasPending does.
+func (f *fakeStore) LanesPending(_ context.Context, lanes []store.LaneGroup) (found []int, err error) {
+	for i, l := range lanes {
+		if pending, _ := f.probe("pending", l.Queue, l.Partition); pending {
+			found = append(found, i)
+		}
+	}
+	return found, nil
+}
+
+// PopList claims what PopWildcard would, if it is among the candidates.
+func (f *fakeStore) PopList(_ context.Context, queue string, partitions []string, skip bool, p store.Pop) (store.PopListResult, error) {
+	f.mu.Lock()
+	f.listed = append(f.listed, partitions)
+	result := store.PopListResult{Unseeded: f.unseeded}
+	for _, name := range partitions {
+		if s, ok := f.states[name]; ok {
+			result.States = append(result.States, s)
+		}
+	}
+	f.mu.Unlock()
+	var err error
+	result.Claimed, err = f.claim("list", queue, "", p)
+	for _, c := range result.Claimed {
+		result.States = append(result.States, store.CandidateState{Partition: c.Partition, State: store.StateTook, LastOffset: f.lastOffset})
+	}
+	return result, err
+}
+
+// HotlistReseed lists the lanes that a walk finds.
+func (f *fakeStore) HotlistReseed(_ context.Context, _ uuid.UUID, _, _ string, after uuid.UUID, _ int) ([]store.PartitionRef, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name: "reseed", at: time.Now()})
+	if after != uuid.Nil {
+		return nil, nil
+	}
+	return f.pending, nil
+}
+
+func (f *fakeStore) HotlistRecent(context.Context, []store.HotlistRing, time.Duration, int) ([]store.HotlistRow, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name: "recent", at: time.Now()})
+	return nil, nil
 }
 
 func (f *fakeStore) DiscoverHasPending(_ context.Context, _ uuid.UUID, namespace, task, _ string) (bool, error) {

@@ -57,17 +57,17 @@ func (p *poll) lookAfterHold(ctx context.Context, how mode) error {
 	if window <= 0 {
 		return p.look(ctx, how)
 	}
+	if p.inRing() && p.ringEmpty() {
+		return nil
+	}
 	n, err := p.estimate(ctx)
 	if err != nil {
 		return err
 	}
-	if n == 0 && how == probe {
-		return nil
-	}
 	if n > 0 && n < p.budget() && !p.gather(ctx, window) {
 		return ctx.Err()
 	}
-	return p.look(ctx, claim)
+	return p.look(ctx, how)
 }
 
 // estimate asks how much one claim could take now.

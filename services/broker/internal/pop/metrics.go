@@ -28,6 +28,8 @@ func (o outcome) String() string {
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
 type metrics struct {
 	requests, claims, messages metric.Int64Counter
+	rechecks                   metric.Int64Counter
+	checked                    [outcomes][]metric.AddOption
 	labels                     [routes][outcomes][]metric.AddOption
 	route                      [routes][]metric.AddOption
 }
@@ -42,7 +44,11 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 			m.labels[r][o] = []metric.AddOption{metric.WithAttributeSet(set)}
 		}
 	}
-	var errs [4]error
+	for o, name := range map[outcome]string{empty: "answered", failed: failed.String()} {
+		set := attribute.NewSet(attribute.String("outcome", name))
+		m.checked[o] = []metric.AddOption{metric.WithAttributeSet(set)}
+	}
+	var errs [5]error
 	m.requests, errs[0] = meter.Int64Counter("queen.pop.requests", metric.WithDescription("Pop requests by how they ended."))
 	m.claims, errs[1] = meter.Int64Counter("queen.pop.claims", metric.WithDescription("Claims made in the database by how they ended."))
 	m.messages, errs[2] = meter.Int64Counter("queen.pop.messages", metric.WithDescription("Messages delivered."))
@@ -52,6 +58,8 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 			o.Observe(parked.Load())
 			return nil
 		}))
+	m.rechecks, errs[4] = meter.Int64Counter("queen.pop.rechecks",
+		metric.WithDescription("Statements on behalf of all parked pops, by whether they failed."))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -80,4 +88,12 @@ func (m *metrics) claimed(ctx context.Context, r Route, partitions int, err erro
 		o = delivered
 	}
 	m.claims.Add(ctx, 1, m.labels[r][o]...)
+}
+
+func (m *metrics) rechecked(ctx context.Context, err error) {
+	o := empty
+	if err != nil {
+		o = failed
+	}
+	m.rechecks.Add(ctx, 1, m.checked[o]...)
 }

@@ -17,13 +17,14 @@ import (
 // claimPatience bounds the repeats of an aborted claim.
 const claimPatience = 2 * time.Second
 
-// poll is the state of one request. One goroutine owns it.
+// poll is the state of one request. One goroutine at a time owns it.
 type poll struct {
 	*Service
 	req      Request
 	worker   string
 	deadline time.Time // of a waiting request, else zero
 
+	held  []held // segments that need not be sent
 	body  []byte // the reply, once something was claimed
 	count int    // messages in it
 }
@@ -32,24 +33,28 @@ type poll struct {
 type mode int
 
 const (
-	claim mode = iota // claim at once
+	first mode = iota // the look of a request that has just come: claim
+	claim             // claim at once
 	probe             // claim only if the cheap probe says that it is worth it
 )
 
-// look takes a slot, then a connection, and claims what there is.
+// look takes a slot, then a connection, and claims what there is. The hot list
+// may know better.
 func (p *poll) look(ctx context.Context, how mode) error {
+	if p.inRing() {
+		return p.lookInRing(ctx, how)
+	}
 	release, err := p.admit(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	gated := p.req.Route == Wildcard || p.cfg.PendingGate
-	if how == probe && gated {
+	if how == probe && p.cfg.PendingGate {
 		if pending, err := p.pending(ctx); err != nil || !pending {
 			return err
 		}
 	}
-	return p.claim(ctx)
+	return p.take(ctx, p.search)
 }
 
 // admit takes a slot. A waiting request does not queue for one much longer than
@@ -68,8 +73,10 @@ func (p *poll) admit(ctx context.Context) (release func(), err error) {
 	return release, err
 }
 
-// claim leases (or commits, under autoAck) messages and renders them.
-func (p *poll) claim(ctx context.Context) error {
+// take claims (or under autoAck commits) messages by one call of the database and
+// renders them.
+func (p *poll) take(ctx context.Context, call func(ctx context.Context, args store.Pop) ([]store.Popped, error)) error {
+	args := p.args()
 	var claimed []store.Popped
 	err := retry.Do(ctx, time.Now().Add(claimPatience), func(ctx context.Context) error {
 		// Nothing may be leased to a request whose client has already gone.
@@ -77,7 +84,7 @@ func (p *poll) claim(ctx context.Context) error {
 			return err
 		}
 		var err error
-		claimed, err = p.call(ctx)
+		claimed, err = call(ctx, args)
 		return err
 	})
 	p.metrics.claimed(ctx, p.req.Route, len(claimed), err)
@@ -93,19 +100,24 @@ func (p *poll) claim(ctx context.Context) error {
 	return nil
 }
 
-func (p *poll) call(ctx context.Context) ([]store.Popped, error) {
+func (p *poll) args() store.Pop {
 	q := &p.req.Query
 	budget := p.budget()
-	args := store.Pop{
+	return store.Pop{
 		Tenant: p.req.Tenant, Group: q.Group, Budget: budget, LeaseSeconds: q.LeaseSeconds,
 		Worker: p.worker, AutoAck: q.AutoAck, MaxPartitions: q.Partitions,
 		SubMode: q.SubMode, SubFrom: q.SubFrom, MaxBytes: maxReply - int64(budget*p.overhead()),
 	}
+}
+
+// search claims from partitions that the database finds.
+func (p *poll) search(ctx context.Context, args store.Pop) ([]store.Popped, error) {
 	switch p.req.Route {
 	case Specific:
+		args.Known = p.known(p.req.Partition)
 		return p.Store.PopSpecific(ctx, p.req.Queue, p.req.Partition, args)
 	case Discover:
-		return p.Store.PopDiscover(ctx, q.Namespace, q.Task, args)
+		return p.Store.PopDiscover(ctx, p.req.Query.Namespace, p.req.Query.Task, args)
 	default:
 		return p.Store.PopWildcard(ctx, p.req.Queue, args)
 	}
@@ -126,14 +138,10 @@ func (p *poll) budget() int {
 // pending is the cheap probe; true may be wrong, false never is.
 func (p *poll) pending(ctx context.Context) (bool, error) {
 	q := &p.req.Query
-	switch p.req.Route {
-	case Specific:
+	if p.req.Route == Specific {
 		return p.Store.PartitionHasPending(ctx, p.req.Tenant, p.req.Queue, p.req.Partition, q.Group)
-	case Discover:
-		return p.Store.DiscoverHasPending(ctx, p.req.Tenant, q.Namespace, q.Task, q.Group)
-	default:
-		return p.Store.HasPending(ctx, p.req.Tenant, p.req.Queue, q.Group)
 	}
+	return p.Store.DiscoverHasPending(ctx, p.req.Tenant, q.Namespace, q.Task, q.Group)
 }
 
 // remember lets a later ack, which names only the partition id, wake the waiters
@@ -152,6 +160,8 @@ func (p *poll) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
 	case errors.Is(err, ErrOverloaded), errors.Is(err, ErrFailed):
 		return err
 	case errors.Is(err, pgdb.ErrPool):

@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -38,9 +39,37 @@ type bundle struct {
 	lanes  *lanes.Memo
 	packer *segment.Packer
 	log    *bytes.Buffer
+	list   *hotlist.List
+	told   []batch
 }
 
+// batch is what the registry was told of.
+type batch struct {
+	partition     uuid.UUID
+	group, worker string
+	end           int64
+	hashes        []byte
+	lease         time.Duration
+}
+
+// Delivered records a leased batch.
+func (b *bundle) Delivered(partition uuid.UUID, group, worker string, end int64, hashes []byte, lease time.Duration) {
+	b.told = append(b.told, batch{partition, group, worker, end, bytes.Clone(hashes), lease})
+}
+
+// setup makes a service without a hot list.
 func setup(t testing.TB, cfg pop.Config) *bundle {
+	t.Helper()
+	return assemble(t, cfg, false)
+}
+
+// setupRing makes one with a hot list, whose loops run.
+func setupRing(t testing.TB, cfg pop.Config) *bundle {
+	t.Helper()
+	return assemble(t, cfg, true)
+}
+
+func assemble(t testing.TB, cfg pop.Config, ring bool) *bundle {
 	t.Helper()
 	b := &bundle{store: &fakeStore{}, hub: wake.NewHub(), log: &bytes.Buffer{}}
 	var err error
@@ -52,12 +81,31 @@ func setup(t testing.TB, cfg pop.Config) *bundle {
 	require.NoError(t, err)
 	b.lanes, err = lanes.NewMemo(16)
 	require.NoError(t, err)
+	if ring {
+		b.list, err = hotlist.New(hotlist.Config{}, hotlist.Deps{
+			Store: b.store, Waker: b.hub, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		b.run(t, b.list.Run)
+	}
 	b.svc, err = pop.New(cfg, pop.Deps{
-		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes,
+		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Registry: b,
 		IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 	})
 	require.NoError(t, err)
+	b.run(t, b.svc.Run)
 	return b
+}
+
+// run runs a loop until the test ends.
+func (b *bundle) run(t testing.TB, loop func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error)
+	go func() { ended <- loop(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
 }
 
 // claimOf is a claim of the messages [start, start+len(payloads)) of a segment.
@@ -75,7 +123,7 @@ func (b *bundle) claimOf(t testing.TB, partition string, start int, payloads ...
 	require.NoError(t, err)
 	return store.Popped{
 		Partition: partition, PartitionID: uuid.New(), DeliveryAttempt: 2,
-		Segments: []store.PoppedSegment{{Base: 100, Start: start, Take: len(payloads), CreatedAt: "2026-03-01T08:00:00.000123Z", Blob: blob}},
+		Segments: []store.PoppedSegment{{Base: 100, Start: start, Take: len(payloads), Count: start + len(payloads), CreatedAt: "2026-03-01T08:00:00.000123Z", Blob: blob}},
 	}
 }
 
@@ -262,6 +310,34 @@ func TestAClientThatLeftClaimsNothing(t *testing.T) {
 	_, err = b.svc.Pop(ctx, wildcard(query(false, 0)))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 1, b.store.count("wildcard"))
+}
+
+func TestALeasedBatchIsRemembered(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	one, two := b.claimOf(t, "a", 2, `1`, `2`), b.claimOf(t, "b", 0, `3`)
+	b.store.add([]store.Popped{one, two})
+	q := query(false, 0)
+	q.LeaseSeconds = 7
+	body, err := b.svc.Pop(t.Context(), wildcard(q))
+	require.NoError(t, err)
+	worker := decode(t, body).LeaseID
+	hashes := func(ids ...string) (h []byte) {
+		for _, id := range ids {
+			h = segment.AppendHash(h, id)
+		}
+		return h
+	}
+	require.Equal(t, []batch{
+		{one.PartitionID, "g", worker, 103, hashes("t2", "t3"), 7 * time.Second},
+		{two.PartitionID, "g", worker, 100, hashes("t0"), 7 * time.Second},
+	}, b.told)
+
+	b.store.add([]store.Popped{b.claimOf(t, "a", 0, `1`)})
+	q.AutoAck = true
+	_, err = b.svc.Pop(t.Context(), wildcard(q))
+	require.NoError(t, err)
+	require.Len(t, b.told, 2, "an acknowledged one is not")
 }
 
 func BenchmarkPop(b *testing.B) {

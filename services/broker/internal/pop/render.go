@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
@@ -11,12 +12,49 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 )
 
-// messageOverhead is about what the wire adds to a payload.
-const messageOverhead = 512
+const (
+	// messageOverhead is about what the wire adds to a payload.
+	messageOverhead = 512
+	// maxReply bounds one reply, unless its first message alone is larger (design
+	// rule 15).
+	maxReply = 16 << 20
+	// queueLease stands for the lease time of a queue where only the memory of a
+	// batch depends on it.
+	queueLease = time.Minute
+	// maxScratch keeps one huge batch from pinning its memory for ever.
+	maxScratch = 1 << 20
+)
 
-// maxReply bounds one reply, unless its first message alone is larger (design
-// rule 15).
-const maxReply = 16 << 20
+// rendering is the state of one reply while it is written. It is reused.
+type rendering struct {
+	dst     []byte
+	message wire.PopMessage
+	tail    []byte // how the messages of the segment at hand end
+	hashes  []byte // of the partition at hand, when they are wanted
+	count   int    // messages written
+	hash    bool
+}
+
+// write renders one frame. Nothing is allocated for it.
+func (r *rendering) write(_ int, f segment.Frame) error {
+	m := &r.message
+	m.ID, m.TransactionID, m.ProducerSub, m.Data = f.MessageID, f.TransactionID, f.ProducerSub, f.Payload
+	m.TraceID, m.HasTrace = f.TraceID, f.HasTrace
+	r.dst = wire.AppendPopMessage(r.dst, r.count == 0, m, r.tail)
+	r.count++
+	if r.hash {
+		r.hashes = segment.AppendHash(r.hashes, f.TransactionID)
+	}
+	return nil
+}
+
+// reset lets go of what the last reply referred to.
+func (r *rendering) reset() {
+	*r = rendering{tail: r.tail[:0], hashes: r.hashes[:0]}
+	if cap(r.hashes) > maxScratch {
+		r.hashes = nil
+	}
+}
 
 // render writes the reply into p.body, decoding one segment at a time and
 // copying payload bytes as they are. It leaves p.body nil when nothing was
@@ -39,36 +77,54 @@ func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 	if p.req.Query.AutoAck {
 		h.LeaseID = ""
 	}
-	dst := wire.AppendPopStart(make([]byte, 0, messages*messageOverhead+packed), h)
-	var err error
+	r, _ := p.scratch.Get().(*rendering)
+	defer func() {
+		r.reset()
+		p.scratch.Put(r)
+	}()
+	r.hash = p.Registry != nil && !p.req.Query.AutoAck
+	r.dst = wire.AppendPopStart(make([]byte, 0, messages*messageOverhead+packed), h)
 	for i := range claimed {
-		if dst, err = p.renderPartition(ctx, dst, h, &claimed[i]); err != nil {
+		if err := p.renderPartition(ctx, r, &h, &claimed[i]); err != nil {
 			return err
 		}
 	}
-	p.body = wire.AppendPopEnd(dst, h)
+	p.body, p.count = wire.AppendPopEnd(r.dst, h), r.count
 	return nil
 }
 
-func (p *poll) renderPartition(ctx context.Context, dst []byte, h wire.PopHeader, c *store.Popped) ([]byte, error) {
-	m := wire.PopMessage{PartitionID: c.PartitionID.String(), Partition: c.Partition, Attempt: max(1, c.DeliveryAttempt)}
+func (p *poll) renderPartition(ctx context.Context, r *rendering, h *wire.PopHeader, c *store.Popped) error {
+	tail := wire.PopTail{PartitionID: c.PartitionID.String(), Partition: c.Partition, Attempt: max(1, c.DeliveryAttempt)}
+	r.hashes = r.hashes[:0]
 	for i := range c.Segments {
-		seg := &c.Segments[i]
-		m.CreatedAt = seg.CreatedAt
-		err := p.Reader.Unpack(seg.Blob, seg.Start, seg.Take, func(_ int, f segment.Frame) error {
-			m.ID, m.TransactionID, m.ProducerSub, m.Data = f.MessageID, f.TransactionID, f.ProducerSub, f.Payload
-			m.TraceID, m.HasTrace = f.TraceID, f.HasTrace
-			dst = wire.AppendPopMessage(dst, p.count == 0, h, m)
-			p.count++
-			return nil
-		})
-		if err != nil {
+		s := &c.Segments[i]
+		tail.CreatedAt = s.CreatedAt
+		r.tail = wire.AppendPopTail(r.tail[:0], h, &tail)
+		if err := p.renderSegment(r, c, s); err != nil {
 			// The lane cannot move past this segment: say where it is.
 			p.Logger.ErrorContext(ctx, "segment not readable", slog.String(logging.KeyQueue, p.req.Queue),
-				slog.String(logging.KeyPartition, c.Partition), slog.String(logging.KeyPartitionID, m.PartitionID),
-				slog.Int64(logging.KeyOffset, seg.Base+int64(seg.Start)), logging.Err(err))
-			return nil, fmt.Errorf("%w: %w", ErrFailed, err)
+				slog.String(logging.KeyPartition, c.Partition), slog.String(logging.KeyPartitionID, tail.PartitionID),
+				slog.Int64(logging.KeyOffset, s.Base+int64(s.Start)), logging.Err(err))
+			return fmt.Errorf("%w: %w", ErrFailed, err)
 		}
 	}
-	return dst, nil
+	if r.hash {
+		lease := queueLease
+		if n := p.req.Query.LeaseSeconds; n > 0 {
+			lease = time.Duration(n) * time.Second
+		}
+		p.Registry.Delivered(c.PartitionID, p.req.Query.Group, p.worker, batchEnd(c), r.hashes, lease)
+	}
+	return nil
+}
+
+func (p *poll) renderSegment(r *rendering, c *store.Popped, s *store.PoppedSegment) error {
+	d, err := p.decoded(c, s)
+	switch {
+	case err != nil:
+		return err
+	case d != nil:
+		return d.Unpack(s.Start, s.Take, r.write)
+	}
+	return p.Reader.Unpack(s.Blob, s.Start, s.Take, r.write)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/wake"
@@ -61,7 +63,9 @@ type Store interface {
 	PopWildcard(ctx context.Context, queue string, p store.Pop) ([]store.Popped, error)
 	PopSpecific(ctx context.Context, queue, partition string, p store.Pop) ([]store.Popped, error)
 	PopDiscover(ctx context.Context, namespace, task string, p store.Pop) ([]store.Popped, error)
+	PopList(ctx context.Context, queue string, partitions []string, skipWindow bool, p store.Pop) (store.PopListResult, error)
 	HasPending(ctx context.Context, tenant uuid.UUID, queue, group string) (bool, error)
+	LanesPending(ctx context.Context, lanes []store.LaneGroup) ([]int, error)
 	PopEstimate(ctx context.Context, tenant uuid.UUID, queue, group string, partitions, limit int) (int, error)
 	PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (bool, error)
 	DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (bool, error)
@@ -75,23 +79,38 @@ type Deps struct {
 	Admission *admission.Gate
 	Hub       *wake.Hub
 	Lanes     *lanes.Memo
-	IDs       *mint.Source
-	Meter     metric.Meter
-	Logger    *slog.Logger
+	// HotList serves queue-wide pops from memory; nil: the database searches.
+	HotList *hotlist.List
+	// Registry remembers leased batches for their acks. It may be nil.
+	Registry Registry
+	IDs      *mint.Source
+	Meter    metric.Meter
+	Logger   *slog.Logger
+}
+
+// Registry remembers what was delivered of a partition under a lease: hashes are
+// those of every frame, 16 bytes each in order of delivery, and end is the last
+// offset. It keeps neither group nor hashes. lease is how long it runs.
+type Registry interface {
+	Delivered(partition uuid.UUID, group, worker string, end int64, hashes []byte, lease time.Duration)
 }
 
 // Service serves pops. It is safe for concurrent use.
 type Service struct {
 	Deps
-	cfg     Config
-	metrics *metrics
-	holds   *holds
-	parked  atomic.Int64
+	cfg      Config
+	metrics  *metrics
+	holds    *holds
+	rechecks *rechecks
+	contacts *contacts
+	segments *segments
+	scratch  sync.Pool // *rendering
+	parked   atomic.Int64
 }
 
 // New builds a Service. It fails only when an instrument cannot be created.
 func New(cfg Config, deps Deps) (*Service, error) {
-	s := &Service{Deps: deps, cfg: cfg.withDefaults()}
+	s := &Service{Deps: deps, cfg: cfg.withDefaults(), scratch: sync.Pool{New: func() any { return new(rendering) }}}
 	var err error
 	if s.metrics, err = newMetrics(deps.Meter, &s.parked); err != nil {
 		return nil, fmt.Errorf("create pop metrics: %w", err)
@@ -99,6 +118,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.holds, err = newHolds(); err != nil {
 		return nil, err
 	}
+	if s.contacts, err = newContacts(); err != nil {
+		return nil, err
+	}
+	if s.segments, err = newSegments(s.cfg.SegmentCache); err != nil {
+		return nil, err
+	}
+	s.rechecks = newRechecks(s.cfg, deps.HotList != nil)
 	return s, nil
 }
 
@@ -108,20 +134,9 @@ func (s *Service) Close() { s.Hub.Close() }
 // Pop answers one request: the body of the reply, or nil when there is nothing
 // to deliver. A request whose context has ended claims nothing more.
 func (s *Service) Pop(ctx context.Context, req Request) ([]byte, error) {
-	worker, err := s.IDs.New()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
+	body, parked, err := s.Begin(ctx, req)
+	if parked != nil {
+		return parked.Wait(ctx)
 	}
-	p := &poll{Service: s, req: req, worker: worker.String()}
-	if req.Query.Wait && req.Query.Timeout > 0 {
-		p.deadline = time.Now().Add(s.cfg.patience(req.Query.Timeout))
-		err = p.await(ctx)
-	} else {
-		err = p.look(ctx, claim)
-	}
-	if err != nil {
-		err = p.explain(ctx, err)
-	}
-	s.metrics.answered(ctx, req.Route, p.count, err)
-	return p.body, err
+	return body, err
 }

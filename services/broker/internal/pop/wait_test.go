@@ -150,19 +150,6 @@ func TestALeavingClientEndsItsPopAndHoldsNothing(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesDuringTheProbeClaimsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, pop.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		b.store.hidden, b.store.onProbe = true, cancel
-		a := <-b.start(ctx, wildcard(query(true, 10*time.Second)))
-		require.ErrorIs(t, a.err, context.Canceled)
-		require.Equal(t, 1, b.store.count("pending"))
-		require.Equal(t, 1, b.store.count("wildcard"), "the first look only")
-	})
-}
-
 func TestAWakeInVainResetsTheBackOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +219,7 @@ func TestManyParkedPopsShareTheirReChecks(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		looks := b.store.count("wildcard")
 		require.Less(t, looks, 60, "of %d parked pops in ten seconds", pops)
-		require.Greater(t, looks, 9)
+		require.Greater(t, looks, 7)
 		for _, out := range outs {
 			require.NoError(t, (<-out).err)
 		}

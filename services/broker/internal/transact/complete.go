@@ -21,7 +21,7 @@ func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
 			released = b.file(ctx, deadline, n, &acks[n])
 		}
 		if lane, ok := b.Lanes.Get(b.tx.Acks[n].PartitionID); ok && released {
-			b.Waker.Wake(b.tx.Tenant, lane.Queue, lane.Partition)
+			b.Waker.Released(b.tx.Tenant, b.tx.Acks[n].PartitionID, b.tx.Acks[n].Group, lane.Queue, lane.Partition, false)
 		}
 	}
 	for i := range b.tx.Pushes {

@@ -56,6 +56,7 @@ type Store interface {
 // Waker hears of committed messages and of lanes that have become claimable.
 type Waker interface {
 	Wake(tenant uuid.UUID, queue, partition string)
+	Released(tenant, partitionID uuid.UUID, group, queue, partition string, full bool)
 }
 
 // Config holds the settings of a Service. Zero values take the defaults.

@@ -94,6 +94,10 @@ type bundle struct {
 	woken  []lanes.Lane
 }
 
+func (b *bundle) Released(t, _ uuid.UUID, _, queue, partition string, _ bool) {
+	b.Wake(t, queue, partition)
+}
+
 func (b *bundle) Wake(t uuid.UUID, queue, partition string) {
 	b.woken = append(b.woken, lanes.Lane{Tenant: t, Queue: queue, Partition: partition})
 }

@@ -1,41 +1,63 @@
 package wake
 
-import "time"
+// Reason says why a waiter is to look. Reasons add up.
+type Reason uint8
 
-// class is a set of interchangeable waiters: the parked ones in order of
-// arrival, and what the last fruitless look of any of them proved.
+const (
+	// Lane says that one lane of the topic was announced.
+	Lane Reason = 1 << iota
+	// Wide says that something was announced whose lane is not known: more than
+	// one waiter may find work. Whoever does wakes the next.
+	Wide
+	// Found says that a re-check of the database found something.
+	Found
+)
+
+// class is a set of interchangeable waiters.
 type class struct {
 	users      int
-	head, tail *Waiter
-	generation uint64 // announcements so far
-	empty      Look   // last look that found nothing
+	head, tail *Waiter // the idle ones, longest waiting first
+	// missed counts the wakes that came while no waiter was idle. As many of the
+	// busy ones look again before they rest.
+	missed int
+	why    Reason // of the missed ones
 }
 
-// Look identifies one look for work, by when and after which announcement it
-// was begun.
-type Look struct {
-	start      time.Time
-	generation uint64
-}
-
-// signal wakes the waiter that waited longest.
-func (c *class) signal() {
-	c.generation++
-	if w := c.head; w != nil {
-		c.remove(w)
-		w.ready <- struct{}{} // never blocks: a parked waiter holds no token
+// signal wakes the waiter that has been idle longest. The hub's lock is held, so
+// notify must not block.
+func (c *class) signal(r Reason) {
+	w := c.head
+	if w == nil {
+		c.missed = min(c.missed+1, c.users)
+		c.why |= r
+		return
 	}
+	c.remove(w)
+	w.idle, w.reason = false, r
+	w.notify()
 }
 
-func (c *class) signalAll() {
-	c.generation++
+// take hands a missed wake to a waiter that was about to rest.
+func (c *class) take() Reason {
+	if c.missed == 0 {
+		return 0
+	}
+	r := c.why
+	if c.missed--; c.missed == 0 {
+		c.why = 0
+	}
+	return r
+}
+
+// dismiss wakes all that are idle.
+func (c *class) dismiss() {
 	for c.head != nil {
-		c.signal()
+		c.signal(Wide)
 	}
 }
 
 func (c *class) push(w *Waiter) {
-	w.parked, w.prev, w.next = true, c.tail, nil
+	w.idle, w.prev, w.next = true, c.tail, nil
 	if c.tail == nil {
 		c.head = w
 	} else {
@@ -55,5 +77,5 @@ func (c *class) remove(w *Waiter) {
 	} else {
 		w.next.prev = w.prev
 	}
-	w.parked, w.prev, w.next = false, nil, nil
+	w.prev, w.next = nil, nil
 }

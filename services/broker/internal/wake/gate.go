@@ -6,7 +6,7 @@ import "time"
 type gate struct {
 	hub   *Hub
 	place place
-	users int                          // registered waiters, parked or busy looking
+	users int                          // registered waiters, idle or busy looking
 	wild  map[string]*class            // waiters for any lane, by class
 	lanes map[string]map[string]*class // by partition, then class
 	// recent holds the lanes rung since the last tick; true: rung again since.
@@ -61,25 +61,36 @@ func (g *gate) tick() {
 
 // release hands a wake of a lane to one waiter of every class that could serve
 // it: a lane has at most one lease per group, so waking more would only make
-// them look in vain. An unknown lane wakes everybody.
+// them look in vain. Of an unknown lane one waiter of every class hears.
 func (g *gate) release(lane string) {
 	if lane == "" {
-		for _, c := range g.wild {
-			c.signalAll()
-		}
+		g.ready(Wide)
 		for _, classes := range g.lanes {
 			for _, c := range classes {
-				c.signalAll()
+				c.signal(Wide)
 			}
 		}
 		return
 	}
-	for _, c := range g.wild {
-		c.signal()
-	}
+	g.ready(Lane)
 	for _, c := range g.lanes[lane] {
-		c.signal()
+		c.signal(Lane)
 	}
+}
+
+// ready wakes those that wait for any lane.
+func (g *gate) ready(r Reason) {
+	for _, c := range g.wild {
+		c.signal(r)
+	}
+}
+
+// find returns the class of a topic, nil when nobody waits for it.
+func (g *gate) find(t Topic) *class {
+	if t.Partition == "" {
+		return g.wild[t.Class]
+	}
+	return g.lanes[t.Partition][t.Class]
 }
 
 // join returns the class of a topic with one user more.
@@ -105,6 +116,7 @@ func (g *gate) join(t Topic) *class {
 func (g *gate) leave(t Topic, c *class) {
 	g.users--
 	c.users--
+	c.missed = min(c.missed, c.users)
 	if c.users == 0 {
 		if t.Partition == "" {
 			delete(g.wild, t.Class)
@@ -122,10 +134,19 @@ func (g *gate) retire() {
 	}
 }
 
+// stop wakes every idle waiter for the last time.
 func (g *gate) stop() {
 	if g.timer != nil {
 		g.timer.Stop()
 		g.timer = nil
 	}
 	clear(g.recent)
+	for _, c := range g.wild {
+		c.dismiss()
+	}
+	for _, classes := range g.lanes {
+		for _, c := range classes {
+			c.dismiss()
+		}
+	}
 }

@@ -43,20 +43,20 @@ func NewHub() *Hub {
 	return &Hub{gates: make(map[place]*gate), done: make(chan struct{})}
 }
 
-// Register adds a waiter. Register before looking for work: an announcement
-// that comes after the look but before the wait then still wakes the waiter.
-func (h *Hub) Register(t Topic) *Waiter {
-	w := &Waiter{hub: h, topic: t, ready: make(chan struct{}, 1)}
+// Register adds a waiter, which is busy at first: register before looking for
+// work. notify is called, from any goroutine, for each wake of the idle waiter;
+// it must not block.
+func (h *Hub) Register(t Topic, notify func()) *Waiter {
+	w := &Waiter{hub: h, topic: t, notify: notify}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w.gate = h.gateOf(place{t.Tenant, t.Queue})
 	w.class = w.gate.join(t)
-	w.class.push(w)
 	return w
 }
 
 // Wake announces that one lane of a queue may have become deliverable. An empty
-// partition means that the lane is not known: every waiter of the queue looks.
+// partition means that the lane is not known: whoever finds work wakes another.
 // An empty queue reaches only the discovery waiters of the tenant.
 func (h *Hub) Wake(tenant uuid.UUID, queue, partition string) {
 	h.mu.Lock()
@@ -77,10 +77,24 @@ func (h *Hub) Wake(tenant uuid.UUID, queue, partition string) {
 	}
 }
 
+// Found wakes one waiter of a topic, after a re-check of the database.
+func (h *Hub) Found(t Topic) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.gates[place{t.Tenant, t.Queue}]
+	if g == nil || h.closed {
+		return
+	}
+	if c := g.find(t); c != nil {
+		c.signal(Found)
+	}
+}
+
 // Done is closed when the hub is.
 func (h *Hub) Done() <-chan struct{} { return h.done }
 
-// Close ends the wait of every waiter, present and future.
+// Close ends the wait of every waiter, present and future: each idle one is
+// notified, and none rests any more.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,17 +20,31 @@ func topic(queue, partition, class string) wake.Topic {
 	return wake.Topic{Tenant: tenant, Queue: queue, Partition: partition, Class: class}
 }
 
+// waiter is a registered waiter that counts its wakes.
+type waiter struct {
+	*wake.Waiter
+	tokens chan struct{}
+}
+
+// Register adds an idle waiter.
+func idle(h *wake.Hub, t wake.Topic) *waiter {
+	w := &waiter{tokens: make(chan struct{}, 16)}
+	w.Waiter = h.Register(t, func() { w.tokens <- struct{}{} })
+	w.Rest()
+	return w
+}
+
 // woken takes the token of a waiter, if it has one.
-func woken(w *wake.Waiter) bool {
+func woken(w *waiter) bool {
 	select {
-	case <-w.Ready():
+	case <-w.tokens:
 		return true
 	default:
 		return false
 	}
 }
 
-func count(ws []*wake.Waiter) (n int) {
+func count(ws []*waiter) (n int) {
 	for _, w := range ws {
 		if woken(w) {
 			n++
@@ -39,10 +53,10 @@ func count(ws []*wake.Waiter) (n int) {
 	return n
 }
 
-func register(h *wake.Hub, n int, t wake.Topic) []*wake.Waiter {
-	ws := make([]*wake.Waiter, n)
+func register(h *wake.Hub, n int, t wake.Topic) []*waiter {
+	ws := make([]*waiter, n)
 	for i := range ws {
-		ws[i] = h.Register(t)
+		ws[i] = idle(h, t)
 	}
 	return ws
 }
@@ -70,13 +84,56 @@ func TestOneLaneWakesOneWaiterOfEveryClass(t *testing.T) {
 	require.Equal(t, 1, count(other))
 }
 
-func TestUnknownLaneWakesEverybodyOfTheQueue(t *testing.T) {
+func TestUnknownLaneWakesOneOfEveryClassAndEachThatFindsWorkTheNext(t *testing.T) {
 	t.Parallel()
 	h := wake.NewHub()
 	defer h.Close()
-	ws := append(register(h, 3, topic("q", "", "a")), register(h, 2, topic("q", "p", "a"))...)
+	ws := register(h, 3, topic("q", "", "a"))
+	lane := register(h, 2, topic("q", "p", "a"))
 	h.Wake(tenant, "q", "")
-	require.Equal(t, 5, count(ws))
+	require.Equal(t, 1, count(lane))
+	for i := range ws {
+		require.True(t, woken(ws[i]))
+		require.Equal(t, wake.Wide, ws[i].Begin())
+		require.Zero(t, count(ws))
+		if i < 2 {
+			ws[i].Served()
+		}
+	}
+	require.False(t, ws[2].Rest())
+	require.Zero(t, count(ws[:2]), "the last one found nothing")
+}
+
+func TestAWaiterThatWillNotTakeAllPassesItOn(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	defer h.Close()
+	ws := register(h, 3, topic("q", "", "a"))
+	lane := idle(h, topic("q", "p", "a"))
+	h.Wake(tenant, "q", "x")
+	require.True(t, woken(ws[0]))
+	ws[0].Pass()
+	require.Equal(t, 1, count(ws))
+	require.False(t, woken(lane))
+}
+
+func TestFoundWakesOneOfItsTopic(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	defer h.Close()
+	all := map[wake.Topic][]*waiter{}
+	for _, tp := range []wake.Topic{topic("q", "", "a"), topic("q", "p", "a"), topic("q", "", "b"), topic("", "", "a")} {
+		all[tp] = register(h, 2, tp)
+	}
+	for tp, ws := range all {
+		h.Found(tp)
+		require.Equal(t, 1, count(ws))
+		for _, others := range all {
+			require.Zero(t, count(others))
+		}
+	}
+	h.Found(topic("nowhere", "", "a"))
+	h.Found(topic("q", "other", "a"))
 }
 
 func TestDiscoveryHearsOfEveryQueueOfItsTenantOnly(t *testing.T) {
@@ -84,7 +141,7 @@ func TestDiscoveryHearsOfEveryQueueOfItsTenantOnly(t *testing.T) {
 	h := wake.NewHub()
 	defer h.Close()
 	mine := register(h, 2, topic("", "", "g/ns"))
-	foreign := h.Register(wake.Topic{Tenant: uuid.UUID{1}, Class: "g/ns"})
+	foreign := idle(h, wake.Topic{Tenant: uuid.UUID{1}, Class: "g/ns"})
 	h.Wake(tenant, "q", "p")
 	h.Wake(tenant, "r", "p") // same partition name, another lane
 	require.Equal(t, 2, count(mine))
@@ -113,23 +170,39 @@ func TestAnnouncementDuringALookIsNotMissed(t *testing.T) {
 	t.Parallel()
 	h := wake.NewHub()
 	defer h.Close()
-	w := h.Register(topic("q", "", "a"))
-	look, byWake := w.Begin()
-	require.False(t, byWake)
+	w := h.Register(topic("q", "", "a"), func() { t.Error("notified while busy") })
+	require.Zero(t, w.Begin())
 	h.Wake(tenant, "q", "p")
-	w.Empty(look)
-	require.True(t, woken(w))
-	_, byWake = w.Begin()
-	require.True(t, byWake)
+	require.True(t, w.Rest())
+	require.Equal(t, wake.Lane, w.Begin())
+	require.False(t, w.Rest())
+	w.Close()
+}
+
+func TestWakesThatFindAllBusyAreSharedAmongThem(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	defer h.Close()
+	ws := register(h, 4, topic("q", "", "a"))
+	for i := range 3 { // ws[3] stays idle
+		h.Wake(tenant, "q", fmt.Sprint(i))
+		require.True(t, woken(ws[i]))
+	}
+	h.Wake(tenant, "q", "3")
+	require.True(t, woken(ws[3]))
+	h.Wake(tenant, "q", "4")
+	h.Wake(tenant, "q", "")
+	require.Zero(t, count(ws))
+	require.True(t, ws[0].Rest())
+	require.True(t, ws[1].Rest())
+	require.False(t, ws[2].Rest(), "two came, two look again")
 }
 
 func TestWakeOfALeavingWaiterGoesToTheNext(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(*wake.Waiter){
-		"token not taken":         func(w *wake.Waiter) { w.Close() },
-		"token taken, no look":    func(w *wake.Waiter) { <-w.Ready(); w.Close() },
-		"look not completed":      func(w *wake.Waiter) { <-w.Ready(); w.Begin(); w.Close() },
-		"wake while being served": func(w *wake.Waiter) { w.Served(); w.Close() },
+	for name, leave := range map[string]func(*waiter){
+		"token not taken":    func(w *waiter) { w.Close() },
+		"look not completed": func(w *waiter) { w.Begin(); w.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,15 +212,16 @@ func TestWakeOfALeavingWaiterGoesToTheNext(t *testing.T) {
 			h.Wake(tenant, "q", "p")
 			leave(ws[0])
 			require.True(t, woken(ws[1]))
+			require.Equal(t, wake.Lane, ws[1].Begin())
 		})
 	}
 }
 
 func TestAnsweredWakeIsNotPassedOn(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(*wake.Waiter, wake.Look){
-		"served": func(w *wake.Waiter, _ wake.Look) { w.Served() },
-		"empty":  func(w *wake.Waiter, l wake.Look) { w.Empty(l) },
+	for name, answer := range map[string]func(*waiter){
+		"served": func(w *waiter) { w.Served() },
+		"empty":  func(w *waiter) { w.Rest() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,47 +229,30 @@ func TestAnsweredWakeIsNotPassedOn(t *testing.T) {
 			defer h.Close()
 			ws := register(h, 2, topic("q", "", "a"))
 			h.Wake(tenant, "q", "p")
-			<-ws[0].Ready()
-			look, _ := ws[0].Begin()
-			answer(ws[0], look)
+			require.True(t, woken(ws[0]))
+			ws[0].Begin()
+			answer(ws[0])
 			ws[0].Close()
 			require.False(t, woken(ws[1]))
 		})
 	}
 }
 
-func TestRedundantLooks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := wake.NewHub()
-		ws := register(h, 2, topic("q", "", "a"))
-		stranger := h.Register(topic("q", "", "b"))
-		first, _ := ws[0].Begin()
-		ws[0].Empty(first)
-		time.Sleep(100 * time.Millisecond)
-
-		look, _ := ws[1].Begin()
-		require.True(t, ws[1].Redundant(look, 200*time.Millisecond))
-		require.False(t, ws[1].Redundant(look, 100*time.Millisecond), "too old")
-		other, _ := stranger.Begin()
-		require.False(t, stranger.Redundant(other, time.Hour), "another group")
-
-		h.Wake(tenant, "q", "p")
-		look, _ = ws[1].Begin()
-		require.False(t, ws[1].Redundant(look, time.Hour), "something was announced since")
-		h.Close()
-	})
-}
-
 func TestCloseEndsEveryWait(t *testing.T) {
 	t.Parallel()
 	h := wake.NewHub()
-	h.Register(topic("q", "", "a"))
+	ws := append(register(h, 3, topic("q", "", "a")), register(h, 2, topic("q", "p", "a"))...)
 	h.Close()
 	h.Close()
 	<-h.Done()
+	require.Equal(t, 5, count(ws))
+	require.True(t, ws[0].Rest(), "none rests any more")
 	h.Wake(tenant, "q", "p")
-	h.Register(topic("q", "", "a")).Close()
+	h.Found(topic("q", "", "a"))
+	require.Zero(t, count(ws))
+	late := h.Register(topic("q", "", "a"), func() {})
+	require.True(t, late.Rest())
+	late.Close()
 }
 
 // Every announced unit of work must be found although waiters come and go: each
@@ -222,15 +279,18 @@ func TestNoWakeIsLostAmongBusyAndLeavingWaiters(t *testing.T) {
 	for range workers {
 		wg.Go(func() {
 			for n := 0; ; n++ {
-				w := h.Register(topic("q", "", "a"))
-				for look, _ := w.Begin(); ; look, _ = w.Begin() {
+				tokens := make(chan struct{}, 1)
+				w := h.Register(topic("q", "", "a"), func() { tokens <- struct{}{} })
+				for ; ; w.Begin() {
 					if take() {
 						w.Served()
 						break
 					}
-					w.Empty(look)
+					if w.Rest() {
+						continue
+					}
 					select {
-					case <-w.Ready():
+					case <-tokens:
 					case <-done:
 						w.Close()
 						return
@@ -265,9 +325,9 @@ func BenchmarkWakeAmongTenThousandWaiters(b *testing.B) {
 	b.ReportAllocs()
 	h := wake.NewHub()
 	for i := range 10_000 {
-		h.Register(topic("q", fmt.Sprint(i), "g"))
+		idle(h, topic("q", fmt.Sprint(i), "g"))
 	}
-	w := h.Register(topic("q", "", "g"))
+	w := idle(h, topic("q", "", "g"))
 	lanes := make([]string, 1024)
 	for i := range lanes {
 		lanes[i] = fmt.Sprint("lane", i)
@@ -276,10 +336,8 @@ func BenchmarkWakeAmongTenThousandWaiters(b *testing.B) {
 	for b.Loop() {
 		h.Wake(tenant, "q", lanes[i%len(lanes)])
 		i++
-		select {
-		case <-w.Ready():
-			w.Begin()
-		default:
+		if woken(w) {
+			w.Rest()
 		}
 	}
 	h.Close()

@@ -1,72 +1,58 @@
 package wake
 
-import "time"
-
-// Waiter is one registered long poll. Its methods are for the goroutine that
-// registered it. The order of use is
+// Waiter is one registered long poll. One goroutine at a time uses it:
 //
-//	Register, Begin, look, [Found nothing: Empty, wait for Ready or a timer, Begin, look] ..., Close
+//	Register, look, [nothing: Rest, wait for notify, Begin, look] ..., Close
 type Waiter struct {
-	hub   *Hub
-	gate  *gate
-	class *class
-	topic Topic
-	ready chan struct{}
+	hub    *Hub
+	gate   *gate
+	class  *class
+	topic  Topic
+	notify func()
 
 	// Guarded by the hub's lock.
-	parked     bool // in its class's list; otherwise it holds a wake
+	idle       bool // in its class's list
 	prev, next *Waiter
-	// A wake was handed over and no completed look has answered it yet.
-	owed bool
+	reason     Reason // of a wake that no completed look has answered yet
 }
 
-// Ready delivers a token when the waiter should look.
-func (w *Waiter) Ready() <-chan struct{} { return w.ready }
-
-// Begin is called before every look, whatever ended the wait. It parks the
-// waiter again, so that an announcement during the look is not missed, and
-// reports whether an announcement (not a timer) is the reason to look.
-func (w *Waiter) Begin() (look Look, woken bool) {
-	now := time.Now()
+// Begin is called before a look that a wake asked for, and says why it did.
+func (w *Waiter) Begin() Reason {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	if !w.parked {
-		// The token is still there when a timer and a wake came together.
-		select {
-		case <-w.ready:
-		default:
-		}
-		w.owed, woken = true, true
-		w.class.push(w)
-	}
-	return Look{start: now, generation: w.class.generation}, woken
+	return w.reason
 }
 
-// Empty records that a look found nothing.
-func (w *Waiter) Empty(l Look) {
+// Rest says that a look found nothing. It reports true when there is a reason to
+// look again at once: an announcement came meanwhile, or the hub was closed.
+// Otherwise the waiter is idle, and notify may already be running.
+func (w *Waiter) Rest() (again bool) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	w.owed = false
-	if l.start.After(w.class.empty.start) {
-		w.class.empty = l
+	w.reason = w.class.take()
+	if w.reason != 0 || w.hub.closed {
+		return true
 	}
+	w.class.push(w)
+	return false
 }
 
-// Served records that a look found work.
+// Served says that a look found work. After a wake that named no lane there may
+// be more of it.
 func (w *Waiter) Served() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	w.owed = false
+	if w.reason&Wide != 0 {
+		w.class.signal(Wide)
+	}
+	w.reason = 0
 }
 
-// Redundant says that a waiter of the same class looked in vain within the last
-// age before l, and that nothing was announced since: only time could have made
-// something visible. It lets many parked waiters share their re-checks.
-func (w *Waiter) Redundant(l Look, age time.Duration) bool {
+// Pass wakes another waiter of the class: there is more than this one will take.
+func (w *Waiter) Pass() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	e := w.class.empty
-	return e.generation == l.generation && !e.start.IsZero() && l.start.Sub(e.start) < age
+	w.class.signal(Lane)
 }
 
 // Close ends the registration. A wake that no completed look has answered is
@@ -74,14 +60,11 @@ func (w *Waiter) Redundant(l Look, age time.Duration) bool {
 func (w *Waiter) Close() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	switch {
-	case w.parked:
+	if w.idle {
 		w.class.remove(w)
-		if w.owed {
-			w.class.signal()
-		}
-	default: // a wake came that was never looked after
-		w.class.signal()
+		w.idle = false
+	} else if w.reason != 0 {
+		w.class.signal(w.reason)
 	}
 	w.gate.leave(w.topic, w.class)
 }
