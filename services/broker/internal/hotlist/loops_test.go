@@ -284,6 +284,22 @@ func TestRunLeavesNothingBehindAndReports(t *testing.T) {
 	})
 }
 
+// waitFor checks out, after a while of waiting when the ring is empty.
+func waitFor(hub *wake.Hub, l *List) (*Checkout, State) {
+	woken := make(chan struct{}, 1)
+	w := hub.Register(wake.Topic{Tenant: tenant, Queue: "q", Class: "g"}, func() { woken <- struct{}{} })
+	defer w.Close()
+	c, state := l.Checkout(tenant, "q", "g", 4, 10)
+	if state != Empty || w.Rest() {
+		return c, state
+	}
+	select {
+	case <-woken:
+	case <-time.After(20 * time.Millisecond):
+	}
+	return l.Checkout(tenant, "q", "g", 4, 10)
+}
+
 // TestPushersAndPoppersInParallel has pops consume everything while they wait on the
 // real hub, with sweeps, walks and lost check-ins going on.
 func TestPushersAndPoppersInParallel(t *testing.T) {
@@ -301,19 +317,12 @@ func TestPushersAndPoppersInParallel(t *testing.T) {
 	var taken atomic.Int64
 	for i := range poppers {
 		work.Go(func() {
-			w := hub.Register(wake.Topic{Tenant: tenant, Queue: "q", Class: "g"})
-			defer w.Close()
 			for n := 0; taken.Load() < pushers*perPusher; n++ {
-				w.Begin()
-				c, state := l.Checkout(tenant, "q", "g", 4, 10)
+				c, state := waitFor(hub, l)
 				if state != Served {
 					if state != Empty {
 						_ = l.Reseed(ctx, tenant, "q", "g")
 						continue
-					}
-					select {
-					case <-w.Ready():
-					case <-time.After(20 * time.Millisecond):
 					}
 					continue
 				}
