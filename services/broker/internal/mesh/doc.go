@@ -2,6 +2,7 @@
 // out as hints, and the hints of others do here what an announcement of our own
 // would, except that they are not passed on.
 //
-// It also has what brings a broker back in step that missed a hint about a
-// queue: from time to time everything remembered about queues is forgotten.
+// Nothing has to be put right after a hint that was lost. Messages are found by
+// the re-checks of the pops that wait, and whoever remembers something about
+// queues reads it again within 30 s.
 package mesh
