@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// MaxSuspects is the most sidecar rows of one mark, MaxSuspectFrames the most
-	// frames in them, one row excepted: together under 20 ms of reading.
-	MaxSuspects      = 1024
+	// MaxSuspects is the most sidecar rows of one mark.
+	MaxSuspects = 1024
+	// MaxSuspectFrames is the most frames in them, a single row excepted. With
+	// MaxSuspects it keeps the reading of suspects below 20 ms.
 	MaxSuspectFrames = 65536
 
 	// WaitDefault is how long a mark waits for its lane to be read.
@@ -119,7 +120,7 @@ func New(cfg Config, deps Deps) (*Cache, error) {
 	if c.windowless, err = lru.New[queueKey, time.Time](windowMemo); err != nil {
 		return nil, err
 	}
-	if err := c.budget.init(cfg.Bytes); err != nil {
+	if err := c.init(cfg.Bytes); err != nil {
 		return nil, err
 	}
 	c.metrics, err = newMetrics(deps.Meter, &c.budget)

@@ -7,11 +7,12 @@ type open struct {
 	newest int64
 	keys   []uint64
 	starts bitmap
-	index  []uint16 // open addressing: position + 1, 0 for none
+	index  []uint16 // open addressing: position + 1 of the newest of a key, 0 for none
+	older  []uint16 // by position: the one before with the same key, likewise
 }
 
 func (o *open) bytes() int64 {
-	return 8*int64(cap(o.keys)) + 8*int64(cap(o.starts)) + 2*int64(cap(o.index))
+	return 8*int64(cap(o.keys)) + 8*int64(cap(o.starts)) + 2*int64(cap(o.index)) + 2*int64(cap(o.older))
 }
 
 func (o *open) end() int64 { return o.base + int64(len(o.keys)) - 1 }
@@ -37,31 +38,30 @@ func (o *open) append(base int64, hashes []byte, at int64) {
 		}
 		o.index, n = make([]uint16, size), 0
 	}
-	for ; n < len(o.keys); n++ {
-		o.enter(n)
+	for o.older = o.older[:n]; n < len(o.keys); n++ {
+		slot := o.slot(o.keys[n])
+		o.older = append(o.older, o.index[slot])
+		o.index[slot] = uint16(n + 1)
 	}
 }
 
-func (o *open) enter(n int) {
-	slot := o.slot(o.keys[n])
-	for o.index[slot] != 0 {
+// slot is where a key is, or would be.
+func (o *open) slot(key uint64) int {
+	slot := int(key & uint64(len(o.index)-1))
+	for o.index[slot] != 0 && o.keys[o.index[slot]-1] != key {
 		slot = (slot + 1) & (len(o.index) - 1)
 	}
-	o.index[slot] = uint16(n + 1)
+	return slot
 }
-
-func (o *open) slot(key uint64) int { return int(key & uint64(len(o.index)-1)) }
 
 func (o *open) find(q *query) {
 	if len(o.keys) == 0 {
 		return
 	}
 	for _, key := range q.keys {
-		for slot := o.slot(key); o.index[slot] != 0; slot = (slot + 1) & (len(o.index) - 1) {
-			if n := int(o.index[slot]) - 1; o.keys[n] == key {
-				from := o.starts.before(n)
-				q.add(row{base: o.base + int64(from), frames: o.starts.after(n, len(o.keys)) - from})
-			}
+		for at := int(o.index[o.slot(key)]); at != 0; at = int(o.older[at-1]) {
+			from := o.starts.before(at - 1)
+			q.add(row{base: o.base + int64(from), frames: o.starts.after(at-1, len(o.keys)) - from})
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (o *open) seal(p *builders) *block {
 		b.fps[i] = fingerprint(key)
 	}
 	b.filter = p.build(func(yield func([]uint32)) { yield(b.fps) }, len(b.fps))
-	o.keys, o.starts, o.newest = o.keys[:0], o.starts[:0], 0
+	o.keys, o.starts, o.older, o.newest = o.keys[:0], o.starts[:0], o.older[:0], 0
 	clear(o.index)
 	return b
 }
