@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -292,4 +293,52 @@ func TestPackersAndReadersAreShared(t *testing.T) {
 		})
 	}
 	require.NoError(t, g.Wait())
+}
+
+// Repeats far apart and few, none at all, and many: whatever encoder is chosen,
+// the frames come back, and repetitive payloads profit from the level.
+func TestEveryKindOfPayloadSurvivesTheChoiceOfTheEncoder(t *testing.T) {
+	t.Parallel()
+	noise := rand.New(rand.NewPCG(1, 2))
+	random := func() []byte {
+		b := make([]byte, 200)
+		for i := range b {
+			b[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[noise.IntN(64)]
+		}
+		return b
+	}
+	same := random()
+	for name, payload := range map[string]func(i int) []byte{
+		"random":        func(int) []byte { return random() },
+		"equal":         func(int) []byte { return same },
+		"random, equal": func(i int) []byte { return map[bool][]byte{true: random(), false: same}[i < 100] },
+		"tiny":          func(int) []byte { return []byte("1") },
+	} {
+		for _, level := range []int{1, 3, 9} {
+			packer, err := segment.NewPacker(level)
+			require.NoError(t, err)
+			reader, err := segment.NewReader(0)
+			require.NoError(t, err)
+			for _, n := range []int{1, 2, 40, 300} {
+				frames := make([]segment.Frame, n)
+				raw := 0
+				for i := range frames {
+					frames[i] = segment.Frame{TransactionID: fmt.Sprint(i), Payload: payload(i)}
+					raw += frames[i].Size()
+				}
+				blob, _, err := packer.Pack(frames)
+				require.NoError(t, err)
+				got := 0
+				require.NoError(t, reader.Unpack(blob, 0, n, func(i int, f segment.Frame) error {
+					require.Equal(t, frames[i].Payload, f.Payload)
+					got++
+					return nil
+				}))
+				require.Equal(t, n, got)
+				if name == "equal" && n == 300 {
+					require.Less(t, len(blob), raw/10)
+				}
+			}
+		}
+	}
 }
