@@ -12,8 +12,8 @@ type seen struct {
 	exhausted bool
 	capped    [classes]bool
 	done      [classes]int
-	// times are those of transactions of pushes and acks, which always commit;
-	// those of pops may have found nothing. The newest overwrite the oldest.
+	// times are how long slots of the hot path were held. The newest overwrite the
+	// oldest.
 	times [timesKept]time.Duration
 	timed int
 }
@@ -60,7 +60,8 @@ func (g *Gate) tick(ctx context.Context) {
 
 // look sums up the time since the previous tick.
 func (g *Gate) look(now time.Time, pops laneSight) sight {
-	s := sight{trains: g.trains.take(), exhausted: g.seen.exhausted, oldest: g.oldest(now), commitTime: g.seen.commitTime()}
+	s := sight{trains: g.trains.take(), exhausted: g.seen.exhausted, oldest: g.oldest(now)}
+	s.commitTime = g.seen.commitTime(s.trains.commits)
 	s.lanes[Pop] = pops
 	for c := range s.lanes {
 		s.lanes[c].capped, s.lanes[c].done = g.seen.capped[c], g.seen.done[c]
@@ -90,18 +91,25 @@ func (g *Gate) oldest(now time.Time) time.Duration {
 // note remembers how long a slot was held.
 func (s *seen) note(c Class, took time.Duration) {
 	s.done[c]++
-	if c == Push || c == Ack {
+	if c != Maint {
 		s.times[s.timed%timesKept] = took
 		s.timed++
 	}
 }
 
-// commitTime is the 10th percentile of the times, or 0.
-func (s *seen) commitTime() time.Duration {
-	times := s.times[:min(s.timed, timesKept)]
-	if len(times) < leastCommits {
+// commitTime is the 10th percentile of the times of so many transactions, or 0.
+// A slot may also find nothing to commit; those are taken to be the shortest.
+func (s *seen) commitTime(commits int) time.Duration {
+	if commits < leastCommits {
 		return 0
 	}
+	times := s.times[:min(s.timed, timesKept)]
 	slices.Sort(times)
+	if idle := s.timed - commits; idle > 0 {
+		times = times[idle*len(times)/s.timed:]
+	}
+	if len(times) == 0 {
+		return 0
+	}
 	return max(1, times[len(times)/10])
 }

@@ -168,6 +168,31 @@ func TestFastDatabaseWithoutFlushesGetsAPinnedBudget(t *testing.T) {
 	})
 }
 
+// Who takes a slot and finds nothing to do gives it back at once. That says
+// nothing about how fast commits are.
+func TestSlotsThatCommitNothingDoNotPinTheBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, Config{Slots: 32}, noop.Meter{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if release, ok := g.TryAcquire(Pop); ok {
+						release()
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		simulate(t, g, newDatabase(1000, time.Millisecond, constant(4*time.Millisecond)), [classes]int{Push: 10}, 10)
+		cancel()
+		wg.Wait()
+		require.False(t, g.law.pinned)
+	})
+}
+
 // One flush completes any number of transactions: as many as can be run at once.
 func TestSlowFlushesLetTheBudgetGrow(t *testing.T) {
 	t.Parallel()
