@@ -171,7 +171,10 @@ func (l *List) Age(tenant uuid.UUID, queue, group string) (oldestReady time.Dura
 	if r == nil {
 		return 0, 0
 	}
-	return r.age(l.now()), int(r.ready.Load())
+	if ready = int(r.ready.Load()); ready == 0 {
+		return 0, 0 // asked at every look, so without a lock
+	}
+	return r.age(l.now()), ready
 }
 
 // Oldest is Age over all rings that somebody pops; what nobody wants says nothing
