@@ -26,6 +26,7 @@ type API struct {
 	deps    Deps
 	echo    *echo.Echo
 	bodies  *bodies
+	lot     *lot
 	metrics *metrics
 	outage  rate.Sometimes
 	began   time.Time
@@ -40,6 +41,7 @@ func New(cfg Config, deps Deps) (*API, error) {
 		cfg: cfg, deps: deps, echo: echo.New(), bodies: newBodies(cfg), began: time.Now(),
 		outage: rate.Sometimes{First: 1, Interval: outageLogInterval},
 	}
+	a.lot = newLot(a)
 	var err error
 	if a.metrics, err = newMetrics(deps.Meter, a.bodies); err != nil {
 		return nil, err

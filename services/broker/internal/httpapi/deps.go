@@ -29,6 +29,12 @@ type Popper interface {
 	Pop(ctx context.Context, req pop.Request) ([]byte, error)
 }
 
+// Parker is a Popper whose waiting pops need no goroutine: Begin answers a request
+// or returns what goes on waiting for it.
+type Parker interface {
+	Begin(ctx context.Context, req pop.Request) ([]byte, *pop.Parked, error)
+}
+
 // Acker settles delivered messages and extends leases.
 type Acker interface {
 	Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest) ([]wire.AckResult, error)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -78,7 +79,7 @@ func (a *API) pop(c echo.Context, req pop.Request) error {
 		return err
 	}
 	req.Tenant = a.tenant(c)
-	body, err := a.deps.Pop.Pop(c.Request().Context(), req)
+	body, err := a.answerPop(c, req)
 	switch {
 	case err != nil:
 		return err
@@ -86,6 +87,26 @@ func (a *API) pop(c echo.Context, req pop.Request) error {
 		return nothing(c)
 	}
 	return respond(c, http.StatusOK, body)
+}
+
+// answerPop pops, and parks the connection of a pop that waits for long.
+func (a *API) answerPop(c echo.Context, req pop.Request) ([]byte, error) {
+	began, ctx := time.Now(), c.Request().Context()
+	popper, ok := a.deps.Pop.(Parker)
+	if !ok || !a.lot.takes(c.Request()) {
+		return a.deps.Pop.Pop(ctx, req)
+	}
+	body, parked, err := popper.Begin(ctx, req)
+	if parked == nil || parked.WaitFor(ctx, parkAfter) {
+		if parked != nil {
+			return parked.Wait(ctx)
+		}
+		return body, err
+	}
+	if a.lot.park(c, parked, began) {
+		return nil, errParked
+	}
+	return parked.Wait(ctx)
 }
 
 // ack handles POST /api/v1/ack.

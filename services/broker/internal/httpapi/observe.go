@@ -26,11 +26,18 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		began := time.Now()
 		a.metrics.active.Add(1)
 		a.metrics.requests.Add(1)
-		defer a.metrics.active.Add(-1)
-		if err := a.guarded(c, next); err != nil {
+		left := int64(1)
+		defer func() { a.metrics.active.Add(-left) }()
+		err := a.guarded(c, next)
+		if errors.Is(err, errParked) {
+			left = 0 // the lot accounts for it
+			return nil
+		}
+		if err != nil {
 			a.fail(c, routingError(err))
 		}
-		a.account(c, time.Since(began))
+		ctx := context.WithoutCancel(c.Request().Context())
+		a.account(ctx, c.Path(), c.Request().Method, c.Response().Status, time.Since(began))
 		return nil
 	}
 }
@@ -58,8 +65,7 @@ func (a *API) guarded(c echo.Context, next echo.HandlerFunc) (err error) {
 	return next(c)
 }
 
-func (a *API) account(c echo.Context, took time.Duration) {
-	route, method, status := c.Path(), c.Request().Method, c.Response().Status
+func (a *API) account(ctx context.Context, route, method string, status int, took time.Duration) {
 	if route == "" {
 		route = unmatched
 	}
@@ -68,7 +74,6 @@ func (a *API) account(c echo.Context, took time.Duration) {
 	default:
 		method = otherMethod // a client must not be able to invent label values
 	}
-	ctx := context.WithoutCancel(c.Request().Context())
 	a.metrics.record(ctx, route, method, status, took)
 	if a.deps.Log.Enabled(ctx, slog.LevelDebug) {
 		a.deps.Log.DebugContext(ctx, "request", slog.String(logging.KeyMethod, method), slog.String(logging.KeyRoute, route),

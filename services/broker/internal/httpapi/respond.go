@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -64,7 +65,7 @@ type errorBody struct {
 func (a *API) fail(c echo.Context, err error) {
 	ctx := c.Request().Context()
 	f := failureOf(ctx, err)
-	a.logFailure(c, f, err)
+	a.logFailure(ctx, c.Request().Method, c.Path(), f, err)
 	if c.Response().Committed {
 		return
 	}
@@ -78,12 +79,15 @@ func (a *API) fail(c echo.Context, err error) {
 		allow, _ := c.Get(echo.ContextKeyHeaderAllow).(string)
 		c.Response().Header().Set(echo.HeaderAllow, strings.TrimPrefix(allow, allowPrefix))
 	case http.StatusTooManyRequests:
-		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(int(admission.RetryAfter/time.Second)))
+		c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter())
 	case http.StatusRequestTimeout:
 		c.Response().Header().Set(echo.HeaderConnection, "close")
 	}
 	_ = respond(c, f.status, errorJSON(f))
 }
+
+// retryAfter is when a refused client may ask again.
+func retryAfter() string { return strconv.Itoa(int(admission.RetryAfter / time.Second)) }
 
 func errorJSON(f failure) []byte {
 	body, err := json.Marshal(errorBody{Error: f.text, Code: f.code})
@@ -95,13 +99,13 @@ func errorJSON(f failure) []byte {
 
 // logFailure logs 5xx as errors. During an outage of the database every request
 // fails in the same way, so those lines are thinned out.
-func (a *API) logFailure(c echo.Context, f failure, err error) {
+func (a *API) logFailure(ctx context.Context, method, route string, f failure, err error) {
 	if f.status < http.StatusInternalServerError || errors.Is(err, errPanic) {
 		return
 	}
 	line := func() {
-		a.deps.Log.ErrorContext(c.Request().Context(), "request failed", slog.String(logging.KeyMethod, c.Request().Method),
-			slog.String(logging.KeyRoute, c.Path()), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
+		a.deps.Log.ErrorContext(ctx, "request failed", slog.String(logging.KeyMethod, method),
+			slog.String(logging.KeyRoute, route), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
 	}
 	if errors.Is(err, pgdb.ErrPool) || errors.Is(err, pop.ErrPool) || errors.Is(err, pop.ErrFailed) {
 		a.outage.Do(line)

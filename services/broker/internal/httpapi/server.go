@@ -27,6 +27,7 @@ type Server struct {
 	addr string
 	log  *slog.Logger
 	http *http.Server
+	lot  *lot // nil when the handler parks nothing
 	ln   net.Listener
 }
 
@@ -34,13 +35,18 @@ type Server struct {
 // whole request, which would cut long polls: headers, bodies and answers each
 // have their own.
 func NewServer(addr string, handler http.Handler, log *slog.Logger) *Server {
-	return &Server{addr: addr, log: log, http: &http.Server{
+	s := &Server{addr: addr, log: log, http: &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}
+	if api, ok := handler.(*API); ok {
+		s.lot = api.lot
+		s.lot.http = s.http
+	}
+	return s
 }
 
 // Start opens the port.
@@ -69,8 +75,17 @@ func (s *Server) Run(ctx context.Context) error {
 // Stop closes the port, tells clients to leave and waits for running requests.
 // At the deadline of ctx their connections are cut.
 func (s *Server) Stop(ctx context.Context) error {
-	if err := s.http.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("drain: %w", err), s.http.Close())
+	if s.lot != nil {
+		s.lot.close()
 	}
-	return nil
+	var errs []error
+	if err := s.http.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("drain: %w", err), s.http.Close())
+	}
+	if s.lot != nil {
+		if err := s.lot.wait(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("drain parked pops: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }

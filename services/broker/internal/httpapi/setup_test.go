@@ -154,17 +154,33 @@ func setup(t *testing.T, adjust ...func(*httpapi.Config)) *bundle {
 	for _, fn := range adjust {
 		fn(&cfg)
 	}
+	return start(t, cfg, func(*httpapi.Deps) {})
+}
+
+// setupWith replaces some of the fakes.
+func setupWith(t *testing.T, replace func(*httpapi.Deps)) *bundle {
+	t.Helper()
+	return start(t, httpapi.Config{
+		Version: "1.2.3", MaxBodyBytes: 1 << 20, MaxInflightBytes: 4 << 20,
+		PopDefaults: wire.PopDefaults{Timeout: 30e9, SubMode: wire.ModeAll},
+	}, replace)
+}
+
+func start(t *testing.T, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundle {
+	t.Helper()
 	log, lines := logtest.NewRecorder()
 	b := &bundle{fakes: newFakes(), t: t, log: lines, client: &http.Client{Transport: &http.Transport{}}}
 	tel, err := telemetry.New(t.Context(), telemetry.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tel.Shutdown(context.WithoutCancel(t.Context()))) })
-	api, err := httpapi.New(cfg, httpapi.Deps{
+	deps := httpapi.Deps{
 		Push: pushFake{b.fakes}, Pop: popFake{b.fakes}, Ack: ackFake{b.fakes}, Transaction: txFake{b.fakes},
 		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged, Notify: b.notified,
 		MeshStats: func() any { return map[string]string{"some": "stats"} },
 		Log:       log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
-	})
+	}
+	replace(&deps)
+	api, err := httpapi.New(cfg, deps)
 	require.NoError(t, err)
 	b.server = httpapi.NewServer("127.0.0.1:0", api, log)
 	require.NoError(t, b.server.Start(t.Context()))

@@ -210,10 +210,12 @@ func (p *Parked) finish(ctx context.Context, err error) {
 }
 
 // Answer has f called with the outcome: at once when it is there, else on a
-// goroutine of this package. It replaces the f of an earlier call.
-func (p *Parked) Answer(f func(body []byte, err error)) {
+// goroutine of this package. It replaces the f of an earlier call, and a Wait.
+func (p *Parked) Answer(f func(body []byte, err error)) { p.hear(f, nil) }
+
+func (p *Parked) hear(f func(body []byte, err error), gone func() error) {
 	p.mu.Lock()
-	p.answer = f
+	p.answer, p.gone = f, gone
 	there := p.state == answered
 	p.mu.Unlock()
 	if there {
@@ -223,18 +225,30 @@ func (p *Parked) Answer(f func(body []byte, err error)) {
 
 // Wait returns the outcome.
 func (p *Parked) Wait(ctx context.Context) ([]byte, error) {
-	p.mu.Lock()
-	p.gone = ctx.Err
-	p.mu.Unlock()
+	p.wait(ctx, nil)
+	return p.body, p.err
+}
+
+// WaitFor waits for some time and reports whether the outcome is there: Wait then
+// returns it at once. It also is when ctx has ended.
+func (p *Parked) WaitFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	return p.wait(ctx, t.C)
+}
+
+func (p *Parked) wait(ctx context.Context, limit <-chan time.Time) bool {
 	over := make(chan struct{})
-	p.Answer(func([]byte, error) { close(over) })
+	p.hear(func([]byte, error) { close(over) }, ctx.Err)
 	select {
 	case <-over:
+	case <-limit:
+		return false
 	case <-ctx.Done():
 		p.Cancel()
 		<-over
 	}
-	return p.body, p.err
+	return true
 }
 
 // onWake says how to look. A lane of the topic is worth a claim; discovery hears

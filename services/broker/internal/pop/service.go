@@ -128,6 +128,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
+// Waiting is how many pops wait.
+func (s *Service) Waiting() int { return int(s.parked.Load()) }
+
 // Close ends every parked pop, present and future, with an empty answer.
 func (s *Service) Close() { s.Hub.Close() }
 

@@ -1,0 +1,4 @@
+package httpapi
+
+// ParkAfter is how long a pop waits before its connection is parked.
+const ParkAfter = parkAfter
