@@ -51,10 +51,15 @@ func (b *batch) signal() {
 	}
 }
 
-// take moves the n oldest hints into a slice, those of one queue side by side.
-func (b *batch) take(n int, into []Hint) []Hint {
+// take moves the oldest hints into a slice, those of one queue side by side: as
+// many as the budget of bytes covers, and one at least.
+func (b *batch) take(budget int, into []Hint) []Hint {
 	b.mu.Lock()
-	n = min(n, len(b.list))
+	n := 0
+	for n < len(b.list) && budget > 0 {
+		budget -= b.list[n].size()
+		n++
+	}
 	into = append(into[:0], b.list[:n]...)
 	for i := range into {
 		delete(b.index, into[i].key())

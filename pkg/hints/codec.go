@@ -36,6 +36,12 @@ var (
 	errMalformed = errors.New("malformed")
 )
 
+// recordBytes is about what a hint takes beside its texts.
+const recordBytes = 40
+
+// size is about what a hint takes on its own.
+func (h *Hint) size() int { return recordBytes + len(h.Queue) + len(h.Partition) + len(h.Group) }
+
 // encoder packs hints into payloads.
 type encoder struct {
 	buf     []byte

@@ -11,7 +11,9 @@ import (
 const (
 	MaxPayload  = maxPayload
 	MaxDatagram = maxDatagram
-	FlushMost   = flushDatagrams
+	FlushBytes  = flushBytes
+	BatchLimit  = batchLimit
+	InboxLimit  = inboxLimit
 )
 
 // Errors of Decode.
@@ -64,3 +66,22 @@ func (p *Pool) Want(r Role) {
 	p.members.list.Store(&empty)
 }
 func (p *Pool) Flush(ctx context.Context) { p.flush(ctx) }
+
+// Rest keeps a pool from flushing by itself, after the first time.
+func (p *Pool) Rest() { p.timing.flush = time.Hour }
+
+// Waiting is the number of hints that wait.
+func (p *Pool) Waiting() int { return p.batch.len() }
+
+// Sent and Overrun count datagrams.
+func (p *Pool) Sent() int64    { return p.counts.datagrams[dirSent].Load() }
+func (p *Pool) Overrun() int64 { return p.counts.datagrams[dirOverrun].Load() }
+
+// Take merges hints as a pool does before it sends them.
+func Take(list ...Hint) []Hint {
+	b := newBatch(batchLimit)
+	for i := range list {
+		b.add(&list[i])
+	}
+	return b.take(flushBytes, nil)
+}

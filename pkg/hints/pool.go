@@ -22,11 +22,10 @@ import (
 const (
 	// FlushInterval is how long hints gather after a flush.
 	FlushInterval = 5 * time.Millisecond
-	// flushDatagrams is the most datagrams per peer in one flush; what remains goes
-	// with the next one, so that a burst does not overrun its receivers.
-	flushDatagrams = 32
-	// flushStep is how many hints are packed at a time.
-	flushStep = 256
+	// flushBytes bounds what one flush sends to each peer; what remains goes with the
+	// next one, so that a burst does not overrun its receivers. It makes about 30
+	// datagrams, twice as many where hints are so long that they travel alone.
+	flushBytes = 32 << 10
 	// inboxLimit bounds the received payloads that wait to be worked on.
 	inboxLimit = 4096
 	// leaveTimeout is how long a stop waits until peers know of it.
@@ -176,22 +175,26 @@ func (p *Pool) sender(ctx context.Context) {
 
 // flush sends what has gathered, within its bound.
 func (p *Pool) flush(ctx context.Context) {
-	f := flush{pool: p, left: flushDatagrams}
-	f.encoder.reset()
-	n := 0
-	for f.left > 0 {
-		if f.hints = p.batch.take(flushStep, f.hints); len(f.hints) == 0 {
-			break
-		}
-		n += len(f.hints)
-		f.step()
-	}
+	hints := p.batch.take(flushBytes, nil)
 	if p.batch.len() > 0 {
 		p.batch.signal()
 	}
-	if n > 0 {
-		p.metrics.flush.Record(ctx, int64(n))
+	if len(hints) == 0 {
+		return
 	}
+	members := p.members.snapshot()
+	f := flush{pool: p, hints: hints}
+	for _, role := range rolesOf(members) {
+		f.pack(role, slices.Collect(withRole(members, role)))
+	}
+	outcome := &p.counts.sent
+	if len(members) == 0 {
+		outcome = &p.counts.dropped // the last one has just left
+	}
+	for i := range hints {
+		outcome[hints[i].Kind].Add(1)
+	}
+	p.metrics.flush.Record(ctx, int64(len(hints)))
 }
 
 // flush is one run of the sender.
@@ -199,28 +202,10 @@ type flush struct {
 	pool    *Pool
 	encoder encoder
 	hints   []Hint
-	left    int // datagrams per peer
 }
 
-// step sends the hints at hand to everybody who can use them.
-func (f *flush) step() {
-	members := f.pool.members.snapshot()
-	sent := 0
-	for _, role := range rolesOf(members) {
-		sent = max(sent, f.pack(role, slices.Collect(withRole(members, role))))
-	}
-	f.left -= max(sent, 1)
-	outcome := &f.pool.counts.sent
-	if len(members) == 0 {
-		outcome = &f.pool.counts.dropped // the last one has just left
-	}
-	for i := range f.hints {
-		outcome[f.hints[i].Kind].Add(1)
-	}
-}
-
-// pack sends to members of one role and returns the number of datagrams.
-func (f *flush) pack(role Role, to []member) (sent int) {
+// pack sends to members of one role what they can use.
+func (f *flush) pack(role Role, to []member) {
 	e := &f.encoder
 	e.reset()
 	for i := range f.hints {
@@ -228,7 +213,6 @@ func (f *flush) pack(role Role, to []member) (sent int) {
 		for role.wants(h.Kind) && !e.add(&h) {
 			if e.records > 0 {
 				f.send(to)
-				sent++
 				e.reset()
 				continue
 			}
@@ -240,9 +224,7 @@ func (f *flush) pack(role Role, to []member) (sent int) {
 	}
 	if e.records > 0 {
 		f.send(to)
-		sent++
 	}
-	return sent
 }
 
 func (f *flush) send(to []member) {

@@ -138,6 +138,7 @@ type options struct {
 	id     uuid.UUID
 	limit  int
 	calm   bool // probe rarely, for a test that floods the port
+	rest   bool // flush once
 }
 
 func start(t *testing.T, o options) *node {
@@ -168,6 +169,9 @@ func start(t *testing.T, o options) *node {
 	})
 	require.NoError(t, err)
 	n.Hurry(look)
+	if o.rest {
+		n.Rest()
+	}
 	if o.limit > 0 {
 		n.Limit(o.limit)
 	}
@@ -308,6 +312,54 @@ func TestABurstIsMergedPacedAndBounded(t *testing.T) {
 	for _, h := range nodes[1].received() {
 		require.True(t, h.Count == 2 || h.Partition == "first"+long)
 	}
+}
+
+func TestAFlushIsBounded(t *testing.T) {
+	t.Parallel()
+	nodes := pool(t, 2, func(_ int, o *options) { o.rest = true })
+	together(t, 1, nodes...)
+	nodes[0].Send(pushed("first", 1)) // goes at once; then the sender rests
+	require.Eventually(t, func() bool { return nodes[0].Sent() == 1 }, patience, time.Millisecond)
+	const size = 700
+	for i := range 2 * hints.FlushBytes / size {
+		nodes[0].Send(pushed(fmt.Sprintf("%0*d", size, i), 1))
+	}
+	left := nodes[0].Waiting()
+	nodes[0].Flush(t.Context())
+	flushed := left - nodes[0].Waiting()
+	require.LessOrEqual(t, flushed*size, hints.FlushBytes)
+	require.Greater(t, flushed*size, hints.FlushBytes*8/10)
+	require.Equal(t, int64(1+flushed), nodes[0].Sent(), "two do not fit one datagram")
+	for nodes[0].Waiting() > 0 {
+		nodes[0].Flush(t.Context())
+	}
+	require.Equal(t, int64(1+left), nodes[0].Sent())
+}
+
+func TestEqualHintsBecomeOne(t *testing.T) {
+	t.Parallel()
+	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
+	other := pushed("p", 1)
+	other.Queue = "a"
+	require.Equal(t, []hints.Hint{
+		{Kind: hints.TimerDue, At: early}, other, pushed("p", 5), pushed("o", 1),
+	}, hints.Take(
+		pushed("p", 2), hints.Hint{Kind: hints.TimerDue, At: late}, pushed("o", 1), other, hints.Hint{Kind: hints.TimerDue, At: early},
+		pushed("p", 3), hints.Hint{Kind: hints.TimerDue, At: late},
+	), "those of one queue are side by side")
+}
+
+func TestAFullInboxDropsAndCounts(t *testing.T) {
+	t.Parallel()
+	p, err := hints.New(hints.Config{}, hints.Deps{Log: logtest.New(t), Meter: noop.Meter{}})
+	require.NoError(t, err)
+	payload, _ := hints.Encode(pushed("p", 1))
+	for range hints.InboxLimit {
+		p.Accept(payload) // nobody reads
+	}
+	require.Zero(t, p.Overrun())
+	p.Accept(payload)
+	require.Equal(t, int64(1), p.Overrun())
 }
 
 // A network that loses, repeats and reorders costs hints and nothing else.

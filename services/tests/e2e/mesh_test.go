@@ -126,6 +126,7 @@ func TestMeshStatistics(t *testing.T) {
 		require.Equal(t, "tcp-mesh", s["transport"])
 		require.Equal(t, port(m.net.list[i].target), strconv.FormatFloat(s["port"].(float64), 'f', -1, 64))
 		require.Equal(t, true, s["enabled"])
+		require.Equal(t, 1.0, b.Metric(t, `queen_mesh_members{role="broker"}`))
 		require.Len(t, s["peers"], 2)
 		for _, p := range s["peers"].([]any) {
 			peer := p.(map[string]any)

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -132,7 +134,14 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 // join makes the engine a member of the hint pool.
 func (e *engine) join(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
 	e.mesh, err = mesh.New(cfg.Mesh, mesh.Deps{
-		ServerID: cfg.Server.ServerID, Installation: e.store.Installation, Local: &e.announcer.Local,
+		ServerID: cfg.Server.ServerID, Local: &e.announcer.Local,
+		Installation: func(ctx context.Context) (id uuid.UUID, err error) {
+			err = persist(ctx, cfg.Server.BootDBWait, log, "PostgreSQL", func(ctx context.Context) (err error) {
+				id, err = e.store.Installation(ctx)
+				return err
+			}, func(err error) bool { return store.Classify(err) == store.Transient })
+			return id, err
+		},
 		Log: log, Meter: tel.Meters.Meter(serviceName + "/mesh"),
 	})
 	if err != nil {
