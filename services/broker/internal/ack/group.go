@@ -14,6 +14,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
@@ -34,6 +35,10 @@ type group struct {
 	items    []int // positions in the request
 	hashes   [][16]byte
 	statuses []store.AckStatus
+	// batch is set while the group is known to be a whole batch.
+	batch registry.Taken
+	// unsure is set when the batch may have been committed, and the answer lost.
+	unsure bool
 }
 
 // split sorts items into groups, in order of appearance, and answers those whose
@@ -62,14 +67,28 @@ func split(items []wire.AckItem, results []wire.AckResult) []*group {
 	return groups
 }
 
+// completed says that nothing but success was reported.
+func (g *group) completed() bool {
+	for _, s := range g.statuses {
+		if s != store.AckCompleted {
+			return false
+		}
+	}
+	return true
+}
+
 // runGroup makes the call of one group and fills in its results.
 func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, g *group) {
+	s.Registry.Forget(g.partition, g.group, g.lease)
 	var out store.AckOutcome
 	err := retry.Do(ctx, deadline, func(ctx context.Context) error {
 		var err error
 		out, err = s.Store.AckByHash(ctx, g.partition, g.group, g.lease, g.hashes, g.statuses)
 		return err
 	})
+	if err == nil && !out.OK && g.unsure {
+		out, err = s.settled(ctx, deadline, g, out)
+	}
 	if err != nil {
 		s.logFailure(ctx, "acknowledge", g, err)
 		g.refuse(results, errtext.Of(err))
@@ -84,8 +103,25 @@ func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.
 		s.handOff(ctx, deadline, items, results, g, &out)
 	}
 	if out.Released {
-		s.announce(tenant, g.partition, g.group)
+		s.released(tenant, g, !out.DLQ && !out.Dropped && g.completed())
 	}
+}
+
+// settled looks whether a refusal only says that the batch was committed before
+// its answer was lost. A cursor at the end of the batch proves that all of it is
+// done.
+func (s *Service) settled(ctx context.Context, deadline time.Time, g *group, refusal store.AckOutcome) (store.AckOutcome, error) {
+	var committed int64
+	var found bool
+	err := retry.Read(ctx, deadline, func(ctx context.Context) error {
+		var err error
+		committed, found, err = s.Store.Cursor(ctx, g.partition, g.group)
+		return err
+	})
+	if err == nil && found && committed >= g.batch.End {
+		return store.AckOutcome{OK: true, Released: true}, nil
+	}
+	return refusal, err
 }
 
 // handOff completes a dead-letter request and adjusts the results: the lease
@@ -159,13 +195,11 @@ func (g *group) named(positions []int) map[[16]byte]bool {
 	return set
 }
 
-// announce wakes pops that wait for a lane whose lease has ended. A lane this
-// process never served is not known by name; its waiters find it at their next
-// re-check.
-func (s *Service) announce(tenant, partition uuid.UUID, group string) {
-	if lane, ok := s.Lanes.Get(partition); ok {
-		s.Waker.Released(tenant, partition, group, lane.Queue, lane.Partition, false)
-	}
+// released tells whom it concerns that a lease has ended; full says that its whole
+// batch was settled.
+func (s *Service) released(tenant uuid.UUID, g *group, full bool) {
+	s.Registry.Released(g.partition, g.group, g.lease)
+	s.Announcer.Released(tenant, g.partition, g.group, "", "", full)
 }
 
 func (s *Service) logFailure(ctx context.Context, step string, g *group, err error) {

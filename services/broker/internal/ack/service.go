@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,10 +14,11 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
-	"github.com/queenmq/queen/services/broker/internal/lanes"
-	"github.com/queenmq/queen/services/broker/internal/retry"
+	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 )
 
 // ErrOverloaded refuses a request that changed nothing.
@@ -28,13 +30,19 @@ const DeadlineDefault = 10 * time.Second
 // Store is the part of the store that acknowledging needs.
 type Store interface {
 	AckByHash(ctx context.Context, partition uuid.UUID, group, worker string, hashes [][16]byte, statuses []store.AckStatus) (store.AckOutcome, error)
-	RenewLease(ctx context.Context, worker string, seconds int) (renewed int, expiresAt string, err error)
+	Cursor(ctx context.Context, partition uuid.UUID, group string) (committed int64, found bool, err error)
+	FindLeases(ctx context.Context, workers []string) (map[string][]store.CursorKey, error)
+	RenewLanes(ctx context.Context, worker string, seconds int, at []store.CursorKey) (renewed int, expiresAt string, err error)
 }
 
-// Waker hears of lanes that have become claimable; full says that nothing of the
-// batch is to be delivered again.
-type Waker interface {
-	Released(tenant, partitionID uuid.UUID, group, queue, partition string, full bool)
+// Batches commits whole batches: an ackfusion.Fuser, or a Direct.
+type Batches interface {
+	Ack(ctx context.Context, batches []store.AckRow) ([]ackfusion.Verdict, error)
+}
+
+// Announcer hears of leases that have ended.
+type Announcer interface {
+	Released(tenant, partition uuid.UUID, group, queue, name string, full bool)
 }
 
 // Config holds the settings of a Service. Zero values take the defaults.
@@ -46,10 +54,11 @@ type Config struct {
 // Deps are what a Service works with.
 type Deps struct {
 	Store     Store
+	Batches   Batches
+	Registry  *registry.Registry // nil remembers nothing
 	Letters   *deadletter.Filer
 	Admission *admission.Gate
-	Waker     Waker
-	Lanes     *lanes.Memo
+	Announcer Announcer
 	Meter     metric.Meter
 	Logger    *slog.Logger
 }
@@ -59,6 +68,7 @@ type Service struct {
 	Deps
 	deadline time.Duration
 	metrics  *metrics
+	finder   finder
 	// failures keeps an outage from filling the log; the metrics count them all.
 	failures rate.Sometimes
 }
@@ -71,6 +81,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	return &Service{
 		Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), metrics: m,
+		finder:   finder{store: deps.Store, admission: deps.Admission},
 		failures: rate.Sometimes{Interval: time.Second},
 	}, nil
 }
@@ -95,8 +106,35 @@ func (s *Service) Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest
 	return results, nil
 }
 
-// run works through the groups one after another under one slot.
+// run carries out the groups: first those that go by their hashes, then the whole
+// batches, and those of them that were refused by their hashes, too. Groups on one
+// cursor keep their order, since a whole batch is alone on its cursor.
 func (s *Service) run(ctx context.Context, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, groups []*group) error {
+	whole, rest := s.sort(groups)
+	if err := s.byHash(ctx, tenant, items, results, rest); err != nil {
+		s.putBack(whole...)
+		return err
+	}
+	undone := whole
+	again, err := s.commit(ctx, tenant, results, whole)
+	if err == nil {
+		undone = again
+		err = s.byHash(context.WithoutCancel(ctx), tenant, items, results, again)
+	}
+	if err == nil || len(undone) == len(groups) && !slices.ContainsFunc(undone, func(g *group) bool { return g.unsure }) {
+		return err
+	}
+	for _, g := range undone {
+		g.refuse(results, errtext.Of(err))
+	}
+	return nil
+}
+
+// byHash works through groups one after another under one slot.
+func (s *Service) byHash(ctx context.Context, tenant uuid.UUID, items []wire.AckItem, results []wire.AckResult, groups []*group) error {
+	if len(groups) == 0 {
+		return nil
+	}
 	release, err := s.Admission.Acquire(ctx, admission.Ack)
 	if err != nil {
 		return err
@@ -109,20 +147,4 @@ func (s *Service) run(ctx context.Context, tenant uuid.UUID, items []wire.AckIte
 		s.runGroup(work, deadline, tenant, items, results, g)
 	}
 	return nil
-}
-
-// Extend renews every live lease of a worker.
-func (s *Service) Extend(ctx context.Context, _ uuid.UUID, leaseID string, seconds int) (wire.ExtendResult, error) {
-	release, err := s.Admission.Acquire(ctx, admission.Ack)
-	if err != nil {
-		return wire.ExtendResult{}, err
-	}
-	defer release()
-	res := wire.ExtendResult{LeaseID: leaseID}
-	err = retry.Do(ctx, time.Now().Add(s.deadline), func(ctx context.Context) error {
-		var err error
-		res.Renewed, res.ExpiresAt, err = s.Store.RenewLease(ctx, leaseID, seconds)
-		return err
-	})
-	return res, err
 }

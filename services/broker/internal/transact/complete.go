@@ -11,8 +11,8 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 )
 
-// complete files the dead letters of a committed bundle and wakes the pops that
-// its messages and its released lanes concern.
+// complete files the dead letters of a committed bundle and announces its messages
+// and the leases that it ended.
 func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
 	deadline := time.Now().Add(letterPatience)
 	for n := range acks {
@@ -20,12 +20,14 @@ func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
 		if acks[n].DLQ {
 			released = b.file(ctx, deadline, n, &acks[n])
 		}
-		if lane, ok := b.Lanes.Get(b.tx.Acks[n].PartitionID); ok && released {
-			b.Waker.Released(b.tx.Tenant, b.tx.Acks[n].PartitionID, b.tx.Acks[n].Group, lane.Queue, lane.Partition, false)
+		if a := &b.tx.Acks[n]; released {
+			b.Registry.Released(a.PartitionID, a.Group, a.Worker)
+			b.Announcer.Released(b.tx.Tenant, a.PartitionID, a.Group, "", "",
+				!acks[n].DLQ && !acks[n].Dropped && completed(a))
 		}
 	}
 	for i := range b.tx.Pushes {
-		b.Waker.Wake(b.tx.Tenant, b.tx.Pushes[i].Queue, b.tx.Pushes[i].Partition)
+		b.Announcer.Wake(b.tx.Tenant, b.tx.Pushes[i].Queue, b.tx.Pushes[i].Partition)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 )
 
 // bundle is the state of one transaction. One goroutine owns it.
@@ -20,6 +21,7 @@ type bundle struct {
 	tx      store.Transaction
 	results []wire.TxResult
 	acks    [][]int // by position in tx.Acks: its operations
+	taken   []registry.Taken
 	refusal string  // why it cannot be submitted at all
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
-	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
@@ -53,10 +53,10 @@ type Store interface {
 	Transaction(ctx context.Context, t store.Transaction) (store.TransactionResult, error)
 }
 
-// Waker hears of committed messages and of lanes that have become claimable.
-type Waker interface {
+// Announcer hears of committed messages and of leases that have ended.
+type Announcer interface {
 	Wake(tenant uuid.UUID, queue, partition string)
-	Released(tenant, partitionID uuid.UUID, group, queue, partition string, full bool)
+	Released(tenant, partition uuid.UUID, group, queue, name string, full bool)
 }
 
 // Config holds the settings of a Service. Zero values take the defaults.
@@ -71,8 +71,8 @@ type Deps struct {
 	Packer    *segment.Packer
 	Letters   *deadletter.Filer
 	Admission *admission.Gate
-	Waker     Waker
-	Lanes     *lanes.Memo
+	Announcer Announcer
+	Registry  *registry.Registry // nil remembers nothing
 	IDs       *mint.Source
 	Meter     metric.Meter
 	Logger    *slog.Logger
@@ -120,31 +120,42 @@ func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string,
 		return wire.TxResponse{}, err
 	}
 	defer release()
+	b.recognise()
 	return b.commit(context.WithoutCancel(ctx))
 }
 
 // commit submits the bundle until it has an answer, and completes what follows
 // from a commit.
 func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
-	var out store.TransactionResult
-	err := retry.Do(ctx, time.Now().Add(b.deadline), func(ctx context.Context) error {
-		var err error
-		out, err = b.Store.Transaction(ctx, b.tx)
-		b.probeAll()
-		return err
-	})
+	out, err := b.submit(ctx)
 	var refused *store.TxRefused
+	if errors.As(err, &refused) && refused.Reason == store.TxReasonAckRejected && b.byHash() {
+		out, err = b.submit(ctx)
+	}
 	switch text, answered := errtext.Database(err); {
 	case err == nil:
 	case errors.As(err, &refused):
+		b.putBack()
 		return b.refused(refused.Reason, refused.Text), nil
 	case retry.Definite(err):
+		b.putBack()
 		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrFailed, err)
 	case answered && !store.Ambiguous(err):
+		b.putBack()
 		return b.refused(wire.ReasonDBError, text), nil
 	default: // no answer, or none that can be read
 		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	b.complete(ctx, out.Acks)
 	return b.committed(out.Acks), nil
+}
+
+func (b *bundle) submit(ctx context.Context) (out store.TransactionResult, err error) {
+	err = retry.Do(ctx, time.Now().Add(b.deadline), func(ctx context.Context) error {
+		var err error
+		out, err = b.Store.Transaction(ctx, b.tx)
+		b.probeAll()
+		return err
+	})
+	return out, err
 }

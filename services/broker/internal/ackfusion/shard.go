@@ -1,0 +1,203 @@
+package ackfusion
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/retry"
+)
+
+type key struct {
+	partition     uuid.UUID
+	group, worker string
+}
+
+// row is one cursor move that requests wait for. verdict is set before done is
+// closed.
+type row struct {
+	batch   store.AckRow
+	done    chan struct{}
+	verdict Verdict
+}
+
+func (r *row) key() key { return key{r.batch.PartitionID, r.batch.Group, r.batch.Worker} }
+
+func (r *row) settle(v Verdict) {
+	r.verdict = v
+	close(r.done)
+}
+
+// shard is the state of some lanes.
+type shard struct {
+	*Fuser
+
+	mu      sync.Mutex
+	waiting map[key]*row
+	queue   []*row // the same rows in order of arrival
+	flying  bool   // a flight gathers rows, or is under way and not stuck
+	flight  uint64 // which one
+}
+
+// add puts a batch among those that wait, and tells whether the caller has to
+// lead a flight.
+func (s *shard) add(b *store.AckRow) (r *row, lead bool) {
+	k := key{b.PartitionID, b.Group, b.Worker}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r = s.waiting[k]; r != nil {
+		if b.End > r.batch.End {
+			r.batch = *b
+		}
+		return r, false
+	}
+	r = &row{batch: *b, done: make(chan struct{})}
+	s.waiting[k] = r
+	s.queue = append(s.queue, r)
+	lead, s.flying = !s.flying, true
+	return r, lead
+}
+
+// withdraw takes a row back that no flight has taken.
+func (s *shard) withdraw(r *row) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting[r.key()] != r {
+		return
+	}
+	delete(s.waiting, r.key())
+	for i := range s.queue {
+		if s.queue[i] == r {
+			s.queue = append(s.queue[:i], s.queue[i+1:]...)
+			break
+		}
+	}
+	r.settle(Verdict{Failed, ErrOverloaded})
+}
+
+// take starts a flight with the rows that have waited longest.
+func (s *shard) take() (rows []*row, flight uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.queue), s.cfg.MaxRows)
+	rows = s.queue[:n:n]
+	if s.queue = s.queue[n:]; len(s.queue) == 0 {
+		s.queue = nil // lets go of the array
+	}
+	for _, r := range rows {
+		delete(s.waiting, r.key())
+	}
+	s.flight++
+	return rows, s.flight
+}
+
+// land ends a flight that was not stuck, and tells whether another one is to
+// follow.
+func (s *shard) land(flight uint64) (more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flight != flight || !s.flying {
+		return false
+	}
+	s.flight++
+	s.flying = len(s.queue) > 0
+	return s.flying
+}
+
+// lead flies until nothing waits.
+func (s *shard) lead(ctx context.Context) {
+	for s.fly(ctx) {
+		continue
+	}
+}
+
+// fly makes one flight, and tells whether the caller is to make another one.
+func (s *shard) fly(ctx context.Context) (more bool) {
+	release, err := s.Admission.Acquire(ctx, admission.Ack)
+	rows, flight := s.take()
+	if err != nil {
+		settle(rows, Verdict{Failed, err})
+		return s.land(flight)
+	}
+	defer release()
+	stuck := time.AfterFunc(stuckTicks*s.cfg.Hold, func() {
+		if s.land(flight) {
+			s.lead(ctx)
+		}
+	})
+	s.commit(ctx, rows)
+	stuck.Stop()
+	return s.land(flight)
+}
+
+// commit gives rows their verdicts. Those of a bundle that need a flight of their
+// own get it.
+func (s *shard) commit(ctx context.Context, rows []*row) {
+	if len(rows) == 0 { // all were withdrawn
+		return
+	}
+	out, err := s.call(ctx, rows)
+	switch {
+	case err == nil:
+		for i, r := range rows {
+			s.conclude(ctx, r, &out[i])
+		}
+	case store.Ambiguous(err):
+		settle(rows, Verdict{Unknown, err})
+	case len(rows) > 1 && store.Classify(err) == store.Permanent:
+		for _, r := range rows {
+			go s.alone(ctx, r)
+		}
+	default:
+		settle(rows, Verdict{Failed, err})
+	}
+}
+
+func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, err error) {
+	batches := make([]store.AckRow, len(rows))
+	for i, r := range rows {
+		batches[i] = r.batch
+	}
+	err = retry.Do(ctx, time.Now().Add(s.cfg.Deadline), func(ctx context.Context) error {
+		var err error
+		out, err = s.Store.AckWhole(ctx, batches, len(rows) == 1)
+		return err
+	})
+	if err == nil {
+		s.Admission.Commit()
+		s.metrics.committed(ctx, len(rows))
+	}
+	return out, err
+}
+
+func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome) {
+	switch {
+	case out.OK:
+		r.settle(Verdict{State: Committed})
+	case out.Error == store.AckBusy:
+		go s.alone(ctx, r)
+	default:
+		r.settle(Verdict{State: Rejected})
+	}
+}
+
+// alone flies a row that must not hold up others.
+func (s *shard) alone(ctx context.Context, r *row) {
+	release, err := s.Admission.Acquire(ctx, admission.Ack)
+	if err != nil {
+		r.settle(Verdict{Failed, err})
+		return
+	}
+	defer release()
+	s.commit(ctx, []*row{r})
+}
+
+func settle(rows []*row, v Verdict) {
+	for _, r := range rows {
+		r.settle(v)
+	}
+}
