@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,9 +21,10 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ack"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
-	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,10 +60,51 @@ type fakeStore struct {
 	letters      []store.DeadLetter
 	filed        store.DLQOutcome
 
+	committed int64 // of every cursor
+	leases    map[string][]store.CursorKey
+	searched  [][]string
+	onSearch  func()
+
 	renewed  int
 	expires  string
 	renewErr error
 	renewal  []any
+
+	// The whole batches: calls, and what each answers before all are carried out.
+	whole    [][]store.AckRow
+	wholeErr []error
+	refused  map[uuid.UUID]string
+}
+
+func (f *fakeStore) AckWhole(_ context.Context, rows []store.AckRow, _ bool) ([]store.AckOutcome, error) {
+	f.whole = append(f.whole, rows)
+	if len(f.wholeErr) > 0 {
+		err := f.wholeErr[0]
+		f.wholeErr = f.wholeErr[1:]
+		if err != nil {
+			return nil, err
+		}
+	}
+	out := make([]store.AckOutcome, len(rows))
+	for i, r := range rows {
+		out[i] = store.AckOutcome{OK: true, Released: true}
+		if text := f.refused[r.PartitionID]; text != "" {
+			out[i] = store.AckOutcome{Error: text}
+		}
+	}
+	return out, nil
+}
+
+func (f *fakeStore) Cursor(context.Context, uuid.UUID, string) (int64, bool, error) {
+	return f.committed, true, nil
+}
+
+func (f *fakeStore) FindLeases(_ context.Context, workers []string) (map[string][]store.CursorKey, error) {
+	if f.onSearch != nil {
+		f.onSearch()
+	}
+	f.searched = append(f.searched, workers)
+	return f.leases, nil
 }
 
 func (f *fakeStore) AckByHash(ctx context.Context, partition uuid.UUID, group, worker string, hashes [][16]byte, statuses []store.AckStatus) (store.AckOutcome, error) {
@@ -88,8 +131,8 @@ func (f *fakeStore) DLQHead(_ context.Context, d store.DeadLetter) (store.DLQOut
 	return f.filed, nil
 }
 
-func (f *fakeStore) RenewLease(_ context.Context, worker string, seconds int) (int, string, error) {
-	f.renewal = []any{worker, seconds}
+func (f *fakeStore) RenewLanes(_ context.Context, worker string, seconds int, at []store.CursorKey) (int, string, error) {
+	f.renewal = []any{worker, seconds, at}
 	return f.renewed, f.expires, f.renewErr
 }
 
@@ -97,12 +140,20 @@ type bundle struct {
 	svc   *ack.Service
 	store *fakeStore
 	gate  *admission.Gate
-	lanes *lanes.Memo
-	woken []lanes.Lane
+	ended []ended
+
+	registry *registry.Registry
 }
 
-func (b *bundle) Released(t, _ uuid.UUID, _, queue, partition string, _ bool) {
-	b.woken = append(b.woken, lanes.Lane{Tenant: t, Queue: queue, Partition: partition})
+// ended is an announced end of a lease.
+type ended struct {
+	Tenant, Partition uuid.UUID
+	Group             string
+	Full              bool
+}
+
+func (b *bundle) Released(t, partition uuid.UUID, group, _, _ string, full bool) {
+	b.ended = append(b.ended, ended{t, partition, group, full})
 }
 
 func setup(t *testing.T) *bundle {
@@ -124,12 +175,11 @@ func setup(t *testing.T) *bundle {
 	require.NoError(t, err)
 	b.gate, err = admission.New(admission.Config{Slots: 2, MaxWait: time.Millisecond}, noop.Meter{})
 	require.NoError(t, err)
-	b.lanes, err = lanes.NewMemo(4)
-	require.NoError(t, err)
+	b.registry = registry.New(registry.Config{})
 	logger := slog.New(slog.DiscardHandler)
 	b.svc, err = ack.New(ack.Config{}, ack.Deps{
-		Store: b.store, Letters: deadletter.NewFiler(b.store, reader, logger), Admission: b.gate,
-		Waker: b, Lanes: b.lanes, Meter: noop.Meter{}, Logger: logger,
+		Store: b.store, Batches: &ackfusion.Direct{Store: b.store, Admission: b.gate}, Registry: b.registry,
+		Letters: deadletter.NewFiler(b.store, reader, logger), Admission: b.gate, Announcer: b, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	return b
@@ -275,7 +325,6 @@ func TestDeadLetterHandOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.store.outcomes[pid1] = store.AckOutcome{OK: true, DLQ: true, Offset: 7, Worker: "w"}
-	b.lanes.Put(pid1, lanes.Lane{Tenant: tenant, Queue: "q", Partition: "p"})
 	early, poison := item("x", pid1, wire.AckFailed, "w"), item("poison", pid1, wire.AckFailed, "w")
 	early.Error, poison.Error = "later", "boom"
 	rs := b.ack(t, item("head", pid1, wire.AckCompleted, "w"), early, poison)
@@ -286,7 +335,7 @@ func TestDeadLetterHandOff(t *testing.T) {
 	require.Equal(t, "poison", b.store.letters[0].TransactionID)
 	require.Equal(t, "boom", b.store.letters[0].Error)
 	require.Equal(t, "w", b.store.letters[0].Worker)
-	require.Equal(t, []lanes.Lane{{Tenant: tenant, Queue: "q", Partition: "p"}}, b.woken)
+	require.Equal(t, []ended{{tenant, pid1, "g", false}}, b.ended)
 }
 
 func TestARejectedHandOffFailsTheItemsThatAskedForIt(t *testing.T) {
@@ -300,19 +349,18 @@ func TestARejectedHandOffFailsTheItemsThatAskedForIt(t *testing.T) {
 		{Index: 1, TransactionID: "poison", Error: "dlq rejected"},
 		{Index: 2, TransactionID: "ghost", Error: unresolved},
 	}, rs)
-	require.Empty(t, b.woken)
+	require.Empty(t, b.ended)
 }
 
 func TestOnlyAReleasedLaneIsAnnounced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.lanes.Put(pid1, lanes.Lane{Tenant: tenant, Queue: "q", Partition: "p"})
 	b.ack(t, item("a", pid1, wire.AckCompleted, "w"))
-	require.Empty(t, b.woken)
+	require.Empty(t, b.ended)
 	b.store.outcomes[pid1] = store.AckOutcome{OK: true, Released: true}
 	b.store.outcomes[pid2] = store.AckOutcome{OK: true, Released: true}
-	b.ack(t, item("a", pid1, wire.AckCompleted, "w"), item("b", pid2, wire.AckCompleted, "w"))
-	require.Equal(t, []lanes.Lane{{Tenant: tenant, Queue: "q", Partition: "p"}}, b.woken, "pid2 was never popped here")
+	b.ack(t, item("a", pid1, wire.AckCompleted, "w"), item("b", pid2, wire.AckRetry, "w"))
+	require.Equal(t, []ended{{tenant, pid1, "g", true}, {tenant, pid2, "g", false}}, b.ended)
 }
 
 func TestAClientThatLeavesDoesNotStopItsAcks(t *testing.T) {
@@ -345,18 +393,81 @@ func TestOverloadChangesNothing(t *testing.T) {
 func TestExtend(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.store.renewed, b.store.expires = 2, "2026-03-01T08:00:00.000123Z"
+	b.store.leases = map[string][]store.CursorKey{"w": {{PartitionID: pid1, Group: "g"}}}
+	b.store.renewed, b.store.expires = 1, "2026-03-01T08:00:00.000123Z"
+	for range 2 {
+		res, err := b.svc.Extend(t.Context(), tenant, "w", 30)
+		require.NoError(t, err)
+		require.Equal(t, wire.ExtendResult{LeaseID: "w", Renewed: 1, ExpiresAt: "2026-03-01T08:00:00.000123Z"}, res)
+		require.Equal(t, []any{"w", 30, b.store.leases["w"]}, b.store.renewal)
+	}
+	require.Equal(t, [][]string{{"w"}}, b.store.searched, "once in the life of a lease")
+}
+
+func TestALeaseOfThisBrokerIsNotSearched(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delivered(pid1, "w", 7, "a")
+	b.delivered(pid2, "w", 7, "b")
+	b.store.renewed = 2
+	_, err := b.svc.Extend(t.Context(), tenant, "w", 30)
+	require.NoError(t, err)
+	require.Equal(t, []any{"w", 30, []store.CursorKey{{PartitionID: pid1, Group: "g"}, {PartitionID: pid2, Group: "g"}}}, b.store.renewal)
+	require.Empty(t, b.store.searched)
+
+	b.ack(t, item("a", pid1, wire.AckCompleted, "w"))
+	_, err = b.svc.Extend(t.Context(), tenant, "w", 30)
+	require.NoError(t, err)
+	require.Equal(t, []any{"w", 30, []store.CursorKey{{PartitionID: pid2, Group: "g"}}}, b.store.renewal)
+}
+
+func TestAnUnknownLeaseRenewsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
 	res, err := b.svc.Extend(t.Context(), tenant, "w", 30)
 	require.NoError(t, err)
-	require.Equal(t, wire.ExtendResult{LeaseID: "w", Renewed: 2, ExpiresAt: "2026-03-01T08:00:00.000123Z"}, res)
-	require.Equal(t, []any{"w", 30}, b.store.renewal)
+	require.Equal(t, wire.ExtendResult{LeaseID: "w"}, res)
+	require.Nil(t, b.store.renewal)
+}
 
+// Whoever asks during a search shares the next one, which begins after a pause.
+func TestUnknownLeasesAreSearchedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		const took = 100 * time.Millisecond
+		b.store.onSearch = func() { time.Sleep(took) }
+		start := time.Now()
+		var wg sync.WaitGroup
+		ask := func(id string) {
+			wg.Go(func() {
+				_, err := b.svc.Extend(context.Background(), tenant, id, 30)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		for _, id := range []string{"a", "b", "c", "b"} {
+			ask(id)
+		}
+		wg.Wait()
+		require.Equal(t, [][]string{{"a"}, {"b", "c"}}, b.store.searched)
+		require.Equal(t, took+2*took+took, time.Since(start))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := b.svc.Extend(ctx, tenant, "d", 30)
+		require.ErrorIs(t, err, context.Canceled)
+		time.Sleep(time.Second) // the search ends
+	})
 }
 
 func TestExtendFailsWithItsCause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
+		b.delivered(pid1, "w", 7, "a")
 		b.store.renewErr = fmt.Errorf("renew lease: %w", pgdb.ErrPool)
 		_, err := b.svc.Extend(t.Context(), tenant, "w", 30)
 		require.ErrorIs(t, err, pgdb.ErrPool)

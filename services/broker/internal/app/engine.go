@@ -15,6 +15,7 @@ import (
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ack"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/config"
@@ -114,15 +115,11 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	e.announcer.Caches = append(e.announcer.Caches, e.pops)
-	e.acks, err = ack.New(ack.Config{}, ack.Deps{
-		Store: s.store, Letters: s.letters, Admission: s.gate, Waker: s.announcer, Lanes: s.lanes,
-		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
-	})
-	if err != nil {
+	if e.acks, err = newAck(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
-		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Waker: s.announcer, Lanes: s.lanes, IDs: s.ids,
+		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
 	})
 	if err != nil {
@@ -172,6 +169,24 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 	}
 	return push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
 		Fuser: fuser, Admission: s.gate, IDs: s.ids, Meter: tel.Meters.Meter(serviceName + "/push"),
+	})
+}
+
+// newAck builds the ack path. What acks share is in the fuser.
+func newAck(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*ack.Service, error) {
+	var batches ack.Batches = &ackfusion.Direct{Store: s.store, Admission: s.gate}
+	if cfg.Acks.Fusion {
+		fuser, err := ackfusion.New(ackfusion.Config{Shards: cfg.AckShards(), Hold: cfg.Acks.FusionHold}, ackfusion.Deps{
+			Store: s.store, Admission: s.gate, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		batches = fuser
+	}
+	return ack.New(ack.Config{}, ack.Deps{
+		Store: s.store, Batches: batches, Registry: s.registry, Letters: s.letters, Admission: s.gate, Announcer: s.announcer,
+		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ack"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
@@ -29,6 +30,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -54,6 +56,8 @@ type engine struct {
 	pop   *pop.Service
 	ack   *ack.Service
 	tx    *transact.Service
+
+	registry *registry.Registry
 }
 
 // between wraps the store that the push service sees.
@@ -61,8 +65,14 @@ type between func(fusion.Store) fusion.Store
 
 func setup(t *testing.T, wraps ...between) *engine {
 	t.Helper()
-	db := pgtest.New(t)
-	e := &engine{t: t, db: db, store: store.New(db)}
+	return broker(t, pgtest.New(t), false, wraps...)
+}
+
+// broker is an engine over a database that others may share. A plain one has no
+// ack accelerators.
+func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
+	t.Helper()
+	e := &engine{t: t, db: db, store: store.New(db), registry: registry.New(registry.Config{LeasesOnly: plain})}
 	logger := slog.New(slog.DiscardHandler)
 	packer, err := segment.NewPacker(3)
 	require.NoError(t, err)
@@ -75,28 +85,31 @@ func setup(t *testing.T, wraps ...between) *engine {
 	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
 	e.hot, err = hotlist.New(hotlist.Config{}, hotlist.Deps{Store: e.store, Waker: hub, Meter: noop.Meter{}, Logger: logger})
 	require.NoError(t, err)
-	waker := &announce.Announcer{Local: announce.Local{HotList: e.hot, Waker: hub, Lanes: memo}}
+	announcer := &announce.Announcer{Local: announce.Local{HotList: e.hot, Waker: hub, Lanes: memo}}
 	var pushStore fusion.Store = e.store
 	for _, wrap := range wraps {
 		pushStore = wrap(pushStore)
 	}
 	fuser, err := fusion.New(fusion.Config{}, fusion.Deps{
-		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: waker,
+		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: announcer,
 		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Meter: noop.Meter{}})
 	require.NoError(t, err)
 	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
-		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, Registry: e.registry, IDs: ids,
+		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.ack, err = ack.New(ack.Config{}, ack.Deps{
-		Store: e.store, Letters: letters, Admission: gate, Waker: waker, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Batches: e.batches(gate, plain), Registry: e.registry, Letters: letters, Admission: gate, Announcer: announcer,
+		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.tx, err = transact.New(transact.Config{}, transact.Deps{
-		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Waker: waker, Lanes: memo, IDs: ids, Meter: noop.Meter{}, Logger: logger,
+		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Announcer: announcer, Registry: e.registry, IDs: ids,
+		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	t.Cleanup(e.pop.Close)
@@ -114,6 +127,17 @@ func (e *engine) loop(loop func(context.Context) error) {
 		stop()
 		require.NoError(e.t, <-ended)
 	})
+}
+
+func (e *engine) batches(gate *admission.Gate, plain bool) ack.Batches {
+	if plain {
+		return &ackfusion.Direct{Store: e.store, Admission: gate}
+	}
+	fuser, err := ackfusion.New(ackfusion.Config{}, ackfusion.Deps{
+		Store: e.store, Admission: gate, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(e.t, err)
+	return fuser
 }
 
 func (e *engine) configure(queue, options string) {

@@ -22,7 +22,7 @@ type bundle struct {
 	results []wire.TxResult
 	acks    [][]int // by position in tx.Acks: its operations
 	taken   []registry.Taken
-	refusal string  // why it cannot be submitted at all
+	refusal string // why it cannot be submitted at all
 }
 
 type laneKey struct{ queue, partition string }

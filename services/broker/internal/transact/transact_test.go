@@ -25,6 +25,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 )
 
@@ -92,19 +93,25 @@ type bundle struct {
 	lanes  *lanes.Memo
 	reader *segment.Reader
 	woken  []lanes.Lane
-}
+	full   []bool // by released lease
 
-func (b *bundle) Released(t, _ uuid.UUID, _, queue, partition string, _ bool) {
-	b.Wake(t, queue, partition)
+	registry *registry.Registry
 }
 
 func (b *bundle) Wake(t uuid.UUID, queue, partition string) {
 	b.woken = append(b.woken, lanes.Lane{Tenant: t, Queue: queue, Partition: partition})
 }
 
+func (b *bundle) Released(t, partition uuid.UUID, _, _, _ string, full bool) {
+	b.full = append(b.full, full)
+	if lane, ok := b.lanes.Get(partition); ok {
+		b.Wake(t, lane.Queue, lane.Partition)
+	}
+}
+
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{store: &fakeStore{found: true}}
+	b := &bundle{store: &fakeStore{found: true}, registry: registry.New(registry.Config{})}
 	packer, err := segment.NewPacker(3)
 	require.NoError(t, err)
 	b.reader, err = segment.NewReader(0)
@@ -119,7 +126,7 @@ func setup(t *testing.T) *bundle {
 	logger := slog.New(slog.DiscardHandler)
 	b.svc, err = transact.New(transact.Config{}, transact.Deps{
 		Store: b.store, Packer: packer, Letters: deadletter.NewFiler(b.store, b.reader, logger), Admission: b.gate,
-		Waker: b, Lanes: b.lanes, IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: logger,
+		Announcer: b, Registry: b.registry, IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	return b
@@ -396,4 +403,104 @@ func TestAnAnswerThatCannotBeReadIsAnUnknownOutcome(t *testing.T) {
 	_, err := b.svc.Run(t.Context(), tenant, "", wire.TxRequest{Ops: []wire.TxOp{pushOp("q", "a", "x", "1")}})
 	require.ErrorIs(t, err, transact.ErrUnknown)
 	require.Len(t, b.store.calls, 1)
+}
+
+// delivered tells the registry of a batch of ids.
+func (b *bundle) delivered(partition uuid.UUID, worker string, end int64, ids ...string) {
+	var hashes []byte
+	for _, id := range ids {
+		h := segment.Hash(id)
+		hashes = append(hashes, h[:]...)
+	}
+	b.registry.Delivered(partition, "g", worker, end, hashes, time.Minute)
+}
+
+func (b *bundle) try(t *testing.T, ops ...wire.TxOp) (wire.TxResponse, error) {
+	t.Helper()
+	return b.svc.Run(t.Context(), tenant, "", wire.TxRequest{Ops: ops})
+}
+
+func TestAWholeBatchIsAcknowledgedByItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delivered(pid1, "w1", 7, "a", "b")
+	b.delivered(pid2, "w2", 9, "c", "d")
+	b.store.acks = []store.AckOutcome{{OK: true, Released: true}, {OK: true, Released: true}}
+	resp, err := b.try(t, ackOp("b", pid1, wire.AckCompleted, "w1"), ackOp("a", pid1, wire.AckCompleted, "w1"),
+		ackOp("c", pid2, wire.AckCompleted, "w2"))
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	acks := b.store.calls[0].Acks
+	require.True(t, acks[0].Whole)
+	require.EqualValues(t, 7, acks[0].End)
+	require.False(t, acks[1].Whole, "a part of a batch")
+	require.Equal(t, []bool{true, true}, b.full)
+	_, ok := b.registry.Match(pid2, "g", "w2", [][16]byte{segment.Hash("c"), segment.Hash("d")})
+	require.False(t, ok, "the cursor has moved")
+}
+
+func TestWhatIsNotAWholeBatchGoesByItsHashes(t *testing.T) {
+	t.Parallel()
+	for name, ops := range map[string][]wire.TxOp{
+		"a signal":                 {ackOp("a", pid1, wire.AckCompleted, "w1"), ackOp("b", pid1, wire.AckFailed, "w1")},
+		"a repeated id":            {ackOp("a", pid1, wire.AckCompleted, "w1"), ackOp("b", pid1, wire.AckCompleted, "w1"), ackOp("a", pid1, wire.AckCompleted, "w1")},
+		"no lease":                 {ackOp("a", pid1, wire.AckCompleted, ""), ackOp("b", pid1, wire.AckCompleted, "")},
+		"another lease":            {ackOp("a", pid1, wire.AckCompleted, "w"), ackOp("b", pid1, wire.AckCompleted, "w")},
+		"two leases on one cursor": {ackOp("a", pid1, wire.AckCompleted, "w1"), ackOp("b", pid1, wire.AckCompleted, "w1"), ackOp("c", pid1, wire.AckCompleted, "w2")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.delivered(pid1, "w1", 7, "a", "b")
+			_, err := b.try(t, ops...)
+			require.NoError(t, err)
+			for _, a := range b.store.calls[0].Acks {
+				require.False(t, a.Whole)
+			}
+		})
+	}
+}
+
+func TestARefusedPositionGoesByItsHashes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delivered(pid1, "w1", 7, "a")
+	b.store.errs = []error{&store.TxRefused{Reason: store.TxReasonAckRejected, Text: "QTXN ack failed: batch partly committed"}}
+	resp, err := b.try(t, pushOp("q", "p", "", "1"), ackOp("a", pid1, wire.AckCompleted, "w1"))
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	require.Len(t, b.store.calls, 2)
+	require.True(t, b.store.calls[0].Acks[0].Whole)
+	require.False(t, b.store.calls[1].Acks[0].Whole)
+	require.Equal(t, store.VerifiedNone, b.store.calls[1].Pushes[0].Verified, "a minted id is new once")
+
+	b.delivered(pid1, "w1", 7, "a")
+	refusal := &store.TxRefused{Reason: store.TxReasonAckRejected, Text: "QTXN ack failed: invalid or expired lease"}
+	b.store.errs = []error{refusal, refusal}
+	resp, err = b.try(t, ackOp("a", pid1, wire.AckCompleted, "w1"))
+	require.NoError(t, err)
+	require.Equal(t, refusal.Text, resp.Error)
+}
+
+func TestABundleThatWasRolledBackCanBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		kept bool
+	}{
+		"a duplicate":     {&store.TxRefused{Reason: store.TxReasonDuplicate, Text: "QDUP"}, true},
+		"a data error":    {&pgconn.PgError{Severity: "ERROR", Code: "22000", Message: "x"}, true},
+		"the answer lost": {context.DeadlineExceeded, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.delivered(pid1, "w1", 7, "a")
+			b.store.errs = []error{c.err}
+			resp, _ := b.try(t, ackOp("a", pid1, wire.AckCompleted, "w1"))
+			require.False(t, resp.Success)
+			_, ok := b.registry.Match(pid1, "g", "w1", [][16]byte{segment.Hash("a")})
+			require.Equal(t, c.kept, ok)
+		})
+	}
 }

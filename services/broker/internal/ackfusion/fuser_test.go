@@ -1,0 +1,521 @@
+package ackfusion_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/goleak"
+
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
+	"github.com/queenmq/queen/services/broker/internal/admission"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// call is one transaction; the fake answers it when it is told to.
+type call struct {
+	rows  []store.AckRow
+	wait  bool
+	reply chan answer
+}
+
+type answer struct {
+	errors map[byte]string // by lane
+	err    error
+}
+
+func (c *call) lanes() (lanes []byte) {
+	for _, r := range c.rows {
+		lanes = append(lanes, r.PartitionID[0])
+	}
+	return lanes
+}
+
+// fakeStore shows every call to the test.
+type fakeStore struct{ calls chan *call }
+
+func (f *fakeStore) AckWhole(_ context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {
+	c := &call{rows, wait, make(chan answer)}
+	f.calls <- c
+	a := <-c.reply
+	if a.err != nil {
+		return nil, a.err
+	}
+	out := make([]store.AckOutcome, len(rows))
+	for i, r := range rows {
+		text := a.errors[r.PartitionID[0]]
+		out[i] = store.AckOutcome{OK: text == "", Error: text, Released: text == ""}
+	}
+	return out, nil
+}
+
+type bundle struct {
+	t     *testing.T
+	fuser *ackfusion.Fuser
+	store *fakeStore
+	gate  *admission.Gate
+	wg    sync.WaitGroup
+}
+
+const (
+	maxWait    = 10 * time.Second
+	maxWaiting = 8
+)
+
+func setup(t *testing.T, cfg ackfusion.Config, slots int) *bundle {
+	t.Helper()
+	b := &bundle{t: t, store: &fakeStore{calls: make(chan *call, 100)}}
+	var err error
+	b.gate, err = admission.New(admission.Config{Slots: slots, MaxWait: maxWait, MaxWaiting: maxWaiting}, noop.Meter{})
+	require.NoError(t, err)
+	b.fuser, err = ackfusion.New(cfg, ackfusion.Deps{
+		Store: b.store, Admission: b.gate, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	return b
+}
+
+// on runs a test inside a bubble, over one shard.
+func on(t *testing.T, cfg ackfusion.Config, test func(t *testing.T, b *bundle)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg.Shards = 1
+		b := setup(t, cfg, 8)
+		test(t, b)
+		b.wg.Wait()
+		require.Empty(t, b.store.calls)
+	})
+}
+
+// row is the ack of a lane by a worker of the same number.
+func row(lane byte) store.AckRow {
+	return store.AckRow{PartitionID: uuid.UUID{lane}, Group: "g", Worker: fmt.Sprint("w", lane), End: 7, Count: 3}
+}
+
+// request is an Ack under way.
+type request struct {
+	verdicts []ackfusion.Verdict
+	err      error
+	done     bool
+}
+
+func (b *bundle) ack(rows ...store.AckRow) *request {
+	b.t.Helper()
+	r := &request{}
+	b.wg.Go(func() {
+		r.verdicts, r.err = b.fuser.Ack(context.Background(), rows)
+		r.done = true
+	})
+	synctest.Wait()
+	return r
+}
+
+// next is the call that has come in.
+func (b *bundle) next() *call {
+	b.t.Helper()
+	synctest.Wait()
+	select {
+	case c := <-b.store.calls:
+		return c
+	default:
+		b.t.Fatal("no call")
+		return nil
+	}
+}
+
+func (b *bundle) idle() bool {
+	synctest.Wait()
+	return len(b.store.calls) == 0
+}
+
+func (c *call) answer(a answer) {
+	c.reply <- a
+	synctest.Wait()
+}
+
+func committed(n int) []ackfusion.Verdict { return make([]ackfusion.Verdict, n) }
+
+func TestAnIdleShardFliesAtOnce(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		start := time.Now()
+		r := b.ack(row(1))
+		c := b.next()
+		require.Equal(t, []store.AckRow{row(1)}, c.rows)
+		require.True(t, c.wait)
+		require.False(t, r.done, "nothing is answered before the commit")
+		c.answer(answer{})
+		require.True(t, r.done)
+		require.Equal(t, committed(1), r.verdicts)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+func TestWhatComesDuringAFlightFliesTogether(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		first := b.ack(row(1))
+		c := b.next()
+		later := []*request{b.ack(row(2)), b.ack(row(3), row(4))}
+		require.True(t, b.idle(), "one flight at a time")
+		c.answer(answer{})
+		require.True(t, first.done)
+		c = b.next()
+		require.Equal(t, []byte{2, 3, 4}, c.lanes())
+		require.False(t, c.wait)
+		c.answer(answer{})
+		require.Equal(t, committed(1), later[0].verdicts)
+		require.Equal(t, committed(2), later[1].verdicts)
+	})
+}
+
+func TestRowsOfOneLeaseAreOneRowUpToTheLargerEnd(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		b.ack(row(1))
+		c := b.next()
+		longer, stranger, shorter := row(2), row(2), row(2)
+		longer.End, longer.Count, stranger.Worker, shorter.End = 9, 5, "x", 1
+		rs := []*request{b.ack(row(2)), b.ack(longer), b.ack(stranger), b.ack(shorter)}
+		c.answer(answer{})
+		c = b.next()
+		require.Equal(t, []store.AckRow{longer, stranger}, c.rows, "different workers never fold")
+		c.answer(answer{})
+		for _, r := range rs {
+			require.Equal(t, committed(1), r.verdicts)
+		}
+	})
+}
+
+func TestABundleHasBounds(t *testing.T) {
+	on(t, ackfusion.Config{MaxRows: 2}, func(t *testing.T, b *bundle) {
+		b.ack(row(1), row(2), row(3), row(4), row(5))
+		for _, want := range [][]byte{{1, 2}, {3, 4}, {5}} {
+			c := b.next()
+			require.Equal(t, want, c.lanes())
+			c.answer(answer{})
+		}
+	})
+}
+
+func TestShardsFlyBesideEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, ackfusion.Config{Shards: 2}, 8)
+		other := row(2)
+		other.PartitionID[15] = 1
+		r := b.ack(row(1), other)
+		b.next().answer(answer{})
+		require.False(t, r.done)
+		b.next().answer(answer{})
+		require.Equal(t, committed(2), r.verdicts)
+	})
+}
+
+func TestARefusalConcernsItsRowAlone(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		r := b.ack(row(1), row(2))
+		b.next().answer(answer{errors: map[byte]string{1: "invalid or expired lease"}})
+		require.Equal(t, []ackfusion.Verdict{{State: ackfusion.Rejected}, {State: ackfusion.Committed}}, r.verdicts)
+	})
+}
+
+func TestRule13NoBundleWaitsForOneCursor(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		held, free := b.ack(row(1), row(2)), b.ack(row(3))
+		b.next().answer(answer{errors: map[byte]string{1: store.AckBusy}})
+		bundle, alone := b.next(), b.next()
+		if len(bundle.lanes()) != 1 || bundle.lanes()[0] != 3 {
+			bundle, alone = alone, bundle
+		}
+		require.Equal(t, []byte{1}, alone.lanes())
+		require.True(t, alone.wait)
+		bundle.answer(answer{})
+		require.True(t, free.done)
+		// The held one keeps nothing from flying.
+		for lane := range byte(5) {
+			r := b.ack(row(10 + lane))
+			b.next().answer(answer{})
+			require.True(t, r.done)
+		}
+		require.False(t, held.done)
+		alone.answer(answer{})
+		require.Equal(t, committed(2), held.verdicts)
+	})
+}
+
+func TestAStuckFlightIsLeftToItself(t *testing.T) {
+	on(t, ackfusion.Config{Hold: time.Millisecond}, func(t *testing.T, b *bundle) {
+		stuck := b.ack(row(1))
+		first := b.next()
+		waiting := b.ack(row(2))
+		time.Sleep(31 * time.Millisecond)
+		require.True(t, b.idle())
+		time.Sleep(time.Millisecond)
+		c := b.next()
+		require.Equal(t, []byte{2}, c.lanes())
+		gathered := b.ack(row(3))
+		first.answer(answer{})
+		require.True(t, stuck.done)
+		require.True(t, b.idle(), "the end of a stuck flight starts none")
+		c.answer(answer{})
+		require.True(t, waiting.done)
+		b.next().answer(answer{})
+		require.True(t, gathered.done)
+
+		// Nothing waits when it turns out to be stuck: the next row leads.
+		b.ack(row(1))
+		first = b.next()
+		time.Sleep(time.Second)
+		r := b.ack(row(2))
+		b.next().answer(answer{})
+		require.True(t, r.done)
+		first.answer(answer{})
+	})
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	aborted := &pgconn.PgError{Severity: "ERROR", Code: "40P01", Message: "deadlock detected"}
+	refused := &pgconn.PgError{Severity: "ERROR", Code: "22000", Message: "data exception"}
+	lost := context.DeadlineExceeded
+	t.Run("an abort is tried again", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			r := b.ack(row(1), row(2))
+			for range 3 {
+				b.next().answer(answer{err: aborted})
+				time.Sleep(100 * time.Millisecond)
+			}
+			b.next().answer(answer{})
+			require.Equal(t, committed(2), r.verdicts)
+		})
+	})
+	t.Run("until the deadline", func(t *testing.T) {
+		on(t, ackfusion.Config{Deadline: time.Second}, func(t *testing.T, b *bundle) {
+			start := time.Now()
+			r := b.ack(row(1), row(2))
+			for !r.done {
+				select {
+				case c := <-b.store.calls:
+					c.answer(answer{err: aborted})
+				default:
+					time.Sleep(time.Millisecond)
+				}
+			}
+			require.Equal(t, []ackfusion.Verdict{{ackfusion.Failed, aborted}, {ackfusion.Failed, aborted}}, r.verdicts)
+			require.LessOrEqual(t, time.Since(start), time.Second+time.Millisecond)
+		})
+	})
+	t.Run("a lost answer is unknown", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			r := b.ack(row(1), row(2))
+			b.next().answer(answer{err: lost})
+			require.Equal(t, []ackfusion.Verdict{{ackfusion.Unknown, lost}, {ackfusion.Unknown, lost}}, r.verdicts)
+		})
+	})
+	t.Run("a row that fails for good fails by itself", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			r := b.ack(row(1), row(2), row(3))
+			b.next().answer(answer{err: refused})
+			for range 3 {
+				c := b.next()
+				require.Len(t, c.rows, 1)
+				if c.lanes()[0] == 2 {
+					c.answer(answer{err: refused})
+				} else {
+					c.answer(answer{})
+				}
+			}
+			require.Equal(t, []ackfusion.Verdict{{}, {ackfusion.Failed, refused}, {}}, r.verdicts)
+		})
+	})
+}
+
+func TestTooManyWaitingRequestsAreRefused(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		for lane := range byte(maxWaiting) {
+			b.ack(row(1 + lane))
+		}
+		r := b.ack(row(9))
+		require.ErrorIs(t, r.err, ackfusion.ErrOverloaded)
+		b.next().answer(answer{})
+		b.next().answer(answer{})
+		r = b.ack(row(9))
+		b.next().answer(answer{})
+		require.Equal(t, committed(1), r.verdicts)
+	})
+}
+
+func TestNobodyWaitsLongerThanAdmissionAllows(t *testing.T) {
+	overloaded := []ackfusion.Verdict{{ackfusion.Failed, ackfusion.ErrOverloaded}}
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		var held []func()
+		for {
+			release, ok := b.gate.TryAcquire(admission.Push)
+			if !ok {
+				break
+			}
+			held = append(held, release)
+		}
+		lead := b.ack(row(1))
+		time.Sleep(maxWait - time.Second)
+		late := b.ack(row(2), row(3))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, overloaded, lead.verdicts, "no slot")
+		require.True(t, late.done, "what came meanwhile is refused with it")
+		require.Equal(t, overloaded[0], late.verdicts[0])
+
+		for _, release := range held {
+			release()
+		}
+		r := b.ack(row(1))
+		b.next().answer(answer{})
+		require.Equal(t, committed(1), r.verdicts, "the shard goes on")
+	})
+}
+
+func TestRowsThatNoFlightTakesAreWithdrawn(t *testing.T) {
+	// With an hour of patience for flights the shard waits for the first.
+	on(t, ackfusion.Config{Hold: time.Hour}, func(t *testing.T, b *bundle) {
+		b.ack(row(1))
+		first := b.next()
+		r := b.ack(row(2), row(3))
+		time.Sleep(maxWait)
+		synctest.Wait()
+		require.Equal(t, []ackfusion.Verdict{
+			{ackfusion.Failed, ackfusion.ErrOverloaded}, {ackfusion.Failed, ackfusion.ErrOverloaded},
+		}, r.verdicts)
+		first.answer(answer{})
+	})
+}
+
+func TestAClientThatLeaves(t *testing.T) {
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var r request
+		b.wg.Go(func() { r.verdicts, r.err = b.fuser.Ack(ctx, []store.AckRow{row(1)}) })
+		c := b.next()
+		cancel()
+		c.answer(answer{})
+		require.Equal(t, committed(1), r.verdicts)
+		_, err := b.fuser.Ack(ctx, []store.AckRow{row(1)})
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// counting commits at once and remembers what it committed.
+type counting struct {
+	flying, most atomic.Int32
+	rows, calls  atomic.Int64
+}
+
+func (c *counting) AckWhole(_ context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {
+	c.most.Store(max(c.most.Load(), c.flying.Add(1)))
+	defer c.flying.Add(-1)
+	c.calls.Add(1)
+	c.rows.Add(int64(len(rows)))
+	out := make([]store.AckOutcome, len(rows))
+	for i := range out {
+		switch {
+		case !wait && rand.IntN(4) == 0:
+			out[i].Error = store.AckBusy
+		default:
+			out[i].OK = true
+		}
+	}
+	return out, nil
+}
+
+func TestEveryRowGetsOneVerdict(t *testing.T) {
+	t.Parallel()
+	c := &counting{}
+	gate, err := admission.New(admission.Config{Slots: 8}, noop.Meter{})
+	require.NoError(t, err)
+	f, err := ackfusion.New(ackfusion.Config{Shards: 3, MaxRows: 4}, ackfusion.Deps{
+		Store: c, Admission: gate, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := range 200 {
+				rows := make([]store.AckRow, 1+i%5)
+				for k := range rows {
+					rows[k] = store.AckRow{Group: "g", Worker: fmt.Sprint(w, " ", i), End: 1}
+					binary.BigEndian.PutUint64(rows[k].PartitionID[8:], rand.Uint64N(50))
+				}
+				verdicts, err := f.Ack(context.Background(), rows)
+				if err != nil || len(verdicts) != len(rows) {
+					t.Error(err, verdicts)
+				}
+				for _, v := range verdicts {
+					if v.State != ackfusion.Committed {
+						t.Error(v)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, c.most.Load(), int32(8), "slots")
+	t.Logf("%d rows in %d calls", c.rows.Load(), c.calls.Load())
+}
+
+func TestDirect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, ackfusion.Config{}, 8)
+		d := &ackfusion.Direct{Store: b.store, Admission: b.gate}
+		lost := context.DeadlineExceeded
+		refused := &pgconn.PgError{Severity: "ERROR", Code: "22000", Message: "data exception"}
+		aborted := &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "again"}
+		var verdicts []ackfusion.Verdict
+		b.wg.Go(func() {
+			verdicts, _ = d.Ack(context.Background(), []store.AckRow{row(1), row(2), row(3), row(4)})
+		})
+		for _, a := range []answer{{err: aborted}, {}, {errors: map[byte]string{2: "no leased batch"}}, {err: lost}, {err: refused}} {
+			c := b.next()
+			require.Len(t, c.rows, 1)
+			require.True(t, c.wait)
+			c.answer(a)
+			time.Sleep(time.Second)
+		}
+		b.wg.Wait()
+		require.Equal(t, []ackfusion.Verdict{
+			{}, {State: ackfusion.Rejected}, {ackfusion.Unknown, lost}, {ackfusion.Failed, refused},
+		}, verdicts)
+
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err := d.Ack(ctx, []store.AckRow{row(1)})
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+func BenchmarkAckOfOneBatch(b *testing.B) {
+	gate, err := admission.New(admission.Config{Slots: 8}, noop.Meter{})
+	require.NoError(b, err)
+	f, err := ackfusion.New(ackfusion.Config{}, ackfusion.Deps{
+		Store: &counting{}, Admission: gate, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(b, err)
+	rows := []store.AckRow{row(1)}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := f.Ack(context.Background(), rows); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
