@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -220,7 +219,7 @@ func meshEnvironment(ctx context.Context, n int) ([][]string, error) {
 	ports := make([]string, n)
 	peers := make([]string, n)
 	for i := range n {
-		port, err := freePort(ctx)
+		port, err := reservePort(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -241,7 +240,7 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort(ctx)
+	port, err := reservePort(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -343,14 +342,4 @@ func cleanEnvironment() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(kv, p) })
 	})
-}
-
-func freePort(ctx context.Context) (int, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
