@@ -143,7 +143,7 @@ func badRequest(text string) error {
 
 // withBody reads the request body for the duration of use.
 func (a *API) withBody(c echo.Context, use func(body []byte) error) error {
-	b, err := a.bodies.read(c.Response(), c.Request())
+	b, err := a.bodies.read(c.Response(), c.Request(), upkeep)
 	if err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ func (a *API) withBody(c echo.Context, use func(body []byte) error) error {
 
 // withItems is withBody for bodies that hold items, of which there may be very
 // many. use says how many there are as soon as it knows.
-func (a *API) withItems(c echo.Context, use func(b *body) error) error {
-	b, err := a.bodies.read(c.Response(), c.Request())
+func (a *API) withItems(c echo.Context, l line, use func(b *body) error) error {
+	b, err := a.bodies.read(c.Response(), c.Request(), l)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,17 @@ const (
 	classes       = 6
 )
 
+// line is where a request waits for the budget. Everybody gets its turn in the
+// order of arrival, but a crowd in one line does not keep the other from being
+// joined: what finishes work must get through while more of it pours in.
+type line int
+
+const (
+	intake line = iota // pushes and transactions
+	upkeep             // the rest
+	lines
+)
+
 // bodies reads request bodies into pooled buffers within one byte budget.
 type bodies struct {
 	max        int64
@@ -40,8 +51,8 @@ type bodies struct {
 	patience   time.Duration
 	budget     *semaphore.Weighted // FIFO: a large body is not overtaken for ever
 	inflight   atomic.Int64
-	maxWaiting int64
-	waiting    atomic.Int64 // requests that wait for bytes or items
+	maxWaiting int64               // in each line
+	waiting    [lines]atomic.Int64 // requests that wait for bytes or items
 
 	maxItems      int64 // bytes
 	items         *semaphore.Weighted
@@ -63,6 +74,7 @@ func newBodies(cfg Config) *bodies {
 // body is one request body. Its bytes are valid until release.
 type body struct {
 	owner    *bodies
+	line     line
 	buf      *[]byte // nil until bytes are reserved
 	reserved int64
 	items    int64         // bytes set aside for its items
@@ -89,11 +101,11 @@ func (b *body) release() {
 
 // read reads the whole body. The caller releases it when nothing refers to its
 // bytes any more.
-func (bs *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
+func (bs *bodies) read(w http.ResponseWriter, r *http.Request, l line) (*body, error) {
 	if r.ContentLength > bs.max {
 		return nil, errTooLarge
 	}
-	b := &body{owner: bs, left: bs.wait}
+	b := &body{owner: bs, line: l, left: bs.wait}
 	err := bs.fill(b, w, r)
 	if err == nil {
 		return b, nil
@@ -207,8 +219,9 @@ func (b *body) wait(ctx context.Context, budget *semaphore.Weighted, n int64) er
 	if budget.TryAcquire(n) {
 		return nil
 	}
-	defer b.owner.waiting.Add(-1)
-	if b.owner.waiting.Add(1) > b.owner.maxWaiting {
+	waiting := &b.owner.waiting[b.line]
+	defer waiting.Add(-1)
+	if waiting.Add(1) > b.owner.maxWaiting {
 		return errBusy
 	}
 	began := time.Now()

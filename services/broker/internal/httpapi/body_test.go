@@ -231,8 +231,14 @@ func TestRequestsThatWaitForBytesAreBounded(t *testing.T) {
 		go func() { answers <- b.send(pushOf(50_000), false).status }()
 	}
 	require.Equal(t, http.StatusTooManyRequests, <-answers, "there is room for one to wait")
+	acked := make(chan struct{})
+	go func() {
+		defer close(acked) // pushes that wait are not in the way of joining
+		b.want("POST", "/api/v1/ack/batch", `{"acknowledgments":[]}`+strings.Repeat(" ", 20_000), http.StatusOK, "[]")
+	}()
 	finish()
 	require.Equal(t, http.StatusCreated, <-answers)
+	<-acked
 }
 
 func TestRefusedBodiesGiveTheirBytesBack(t *testing.T) {

@@ -94,7 +94,7 @@ type Config struct {
 	// aside for their items.
 	MaxInflightBytes int64
 	// MaxWaiting is the number of requests that may wait for their share of it
-	// (default 4096).
+	// (default 4096): of pushes and transactions, and as many of all others.
 	MaxWaiting int
 	// InflightWait is how long a request waits for its share of MaxInflightBytes
 	// (default 10 s).

@@ -14,7 +14,7 @@ import (
 
 // push handles POST /api/v1/push.
 func (a *API) push(c echo.Context) error {
-	return a.withItems(c, func(b *body) error {
+	return a.withItems(c, intake, func(b *body) error {
 		items, err := wire.ParsePush(b.bytes())
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (a *API) ack(c echo.Context) error { return a.settle(c, wire.ParseAck) }
 func (a *API) ackBatch(c echo.Context) error { return a.settle(c, wire.ParseAckBatch) }
 
 func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)) error {
-	return a.withItems(c, func(b *body) error {
+	return a.withItems(c, upkeep, func(b *body) error {
 		req, err := parse(b.bytes())
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (a *API) extend(c echo.Context) error {
 // transaction handles POST /api/v1/transaction. Its own failures have the
 // envelope of its answers.
 func (a *API) transaction(c echo.Context) error {
-	return a.withItems(c, func(b *body) error {
+	return a.withItems(c, intake, func(b *body) error {
 		req, err := wire.ParseTransaction(b.bytes())
 		if err != nil {
 			return refuseTransaction(c, err)

@@ -63,7 +63,7 @@ func newMetrics(meter metric.Meter, bs *bodies) (*metrics, error) {
 		o.ObserveInt64(active, m.active.Load())
 		o.ObserveInt64(inflight, bs.inflight.Load())
 		o.ObserveInt64(items, bs.inflightItems.Load())
-		o.ObserveInt64(waiting, bs.waiting.Load())
+		o.ObserveInt64(waiting, bs.waiting[intake].Load()+bs.waiting[upkeep].Load())
 		return nil
 	}, active, inflight, items, waiting)
 	if err != nil {
