@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/fusion"
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
@@ -158,10 +159,14 @@ func (e *engine) deps() httpapi.Deps {
 
 // newPush builds the push path. What pushes share is in the fuser.
 func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*push.Service, error) {
+	marks, err := newMarks(cfg, s, tel, log)
+	if err != nil {
+		return nil, err
+	}
 	fuser, err := fusion.New(fusion.Config{
 		Shards: cfg.Fusion.Shards, MaxInflight: cfg.Fusion.MaxInflight, BundleMax: cfg.Fusion.BundleMax,
 	}, fusion.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer,
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: marks,
 		Meter: tel.Meters.Meter(serviceName + "/fusion"), Logger: log,
 	})
 	if err != nil {
@@ -188,6 +193,21 @@ func newAck(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 		Store: s.store, Batches: batches, Registry: s.registry, Letters: s.letters, Admission: s.gate, Announcer: s.announcer,
 		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
 	})
+}
+
+// newMarks builds the dedup cache; switched off, it is nil and vouches for nothing.
+func newMarks(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*dedup.Cache, error) {
+	if !cfg.Dedup.Cache {
+		return nil, nil
+	}
+	cache, err := dedup.New(dedup.Config{Bytes: int64(cfg.Dedup.CacheMB) << 20}, dedup.Deps{
+		Store: s.store, Meter: tel.Meters.Meter(serviceName + "/dedup"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.announcer.Caches = append(s.announcer.Caches, cache)
+	return cache, nil
 }
 
 func admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {

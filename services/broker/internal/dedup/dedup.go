@@ -149,6 +149,39 @@ func (c *Cache) Mark(ctx context.Context, lane Lane, hashes []byte) Mark {
 	return c.learn(ctx, lane, q, now)
 }
 
+// TryMark is Mark where that needs no reading.
+func (c *Cache) TryMark(lane Lane, hashes []byte) (m Mark, ok bool) {
+	if c == nil || len(hashes) < hashSize {
+		return unmarked(), true
+	}
+	q := c.queries.get(hashes)
+	defer c.queries.put(q)
+	now := c.now()
+	if e := c.peek(lane, now); e != nil {
+		if m, ok = e.recall(q, now); ok {
+			return c.name(m, q)
+		}
+	}
+	seen, known := c.windowless.Get(queueKey{lane.Tenant, lane.Queue})
+	return unmarked(), known && now.Sub(seen) < memoTTL
+}
+
+// name names the suspects of a mark, if they are few.
+func (c *Cache) name(m Mark, q *query) (Mark, bool) {
+	if q.overflow() {
+		return m, false
+	}
+	q.settle()
+	if !within(q.rows) {
+		return m, false
+	}
+	for _, r := range q.rows {
+		m.Suspects = append(m.Suspects, r.base)
+	}
+	c.metrics.suspects.Add(context.Background(), int64(len(m.Suspects)))
+	return m, true
+}
+
 // Wrote records a committed segment of this broker: base offset and hashes as
 // stored. Segments of lanes that are not remembered are ignored.
 func (c *Cache) Wrote(lane Lane, partition uuid.UUID, base int64, createdAt time.Time, hashes []byte) {
@@ -170,6 +203,9 @@ func (c *Cache) Forget(lane Lane) {
 	c.remove(lane)
 }
 
+// QueueChanged is ForgetQueue for announcements.
+func (c *Cache) QueueChanged(tenant uuid.UUID, queue string, _ bool) { c.ForgetQueue(tenant, queue) }
+
 // ForgetQueue drops all lanes of a queue, and what is known of its window: it
 // was deleted or configured.
 func (c *Cache) ForgetQueue(tenant uuid.UUID, queue string) {
@@ -188,15 +224,16 @@ func (c *Cache) narrow(ctx context.Context, m Mark, q *query) Mark {
 	if len(q.rows) == 0 {
 		return m
 	}
+	if named, few := c.name(m, q); few {
+		return named
+	}
 	all := !q.overflow()
 	q.settle()
-	if !all || !within(q.rows) {
-		if !c.confirm(ctx, m.PartitionID, q) {
-			return unmarked()
-		}
-		if !all && len(q.rows) == 0 {
-			return unmarked() // 65536 strangers in a row; the rest was not looked at
-		}
+	if !c.confirm(ctx, m.PartitionID, q) {
+		return unmarked()
+	}
+	if !all && len(q.rows) == 0 {
+		return unmarked() // 65536 strangers in a row; the rest was not looked at
 	}
 	for _, r := range q.rows {
 		m.Suspects = append(m.Suspects, r.base)

@@ -52,6 +52,26 @@ func TestAHitNamesItsRow(t *testing.T) {
 	require.Equal(t, []int64{10, 14}, b.Mark(t.Context(), lane, hashes(3, 77, 5, 6, 1)).Suspects)
 	require.EqualValues(t, 2, b.metric(t, "queen.dedup.suspects"))
 	require.Empty(t, b.Mark(t.Context(), lane, hashes(77)).Suspects)
+	m, ok := b.TryMark(lane, hashes(3, 77, 5))
+	require.True(t, ok)
+	require.Equal(t, b.Mark(t.Context(), lane, hashes(3, 77, 5)), m)
+}
+
+func TestTryMarkReadsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, Config{})
+	_, ok := b.TryMark(lane, hashes(1))
+	require.False(t, ok, "a cold lane has to be read")
+	require.Empty(t, b.store.took())
+	b.warm(t, lane, 10)
+	b.push(lane, hashes(1, 2))
+	m, ok := b.TryMark(lane, hashes(1))
+	require.True(t, ok)
+	require.Len(t, m.Suspects, 1)
+	var off *Cache
+	m, ok = off.TryMark(lane, hashes(1))
+	require.True(t, ok)
+	require.Equal(t, store.VerifiedNone, m.Verified)
 }
 
 // Minted ids are not asked for, but a client may send one back.

@@ -81,7 +81,7 @@ func (w *writer) strip(fl *flight, v *store.PushVerdict) (left bool) {
 	}
 	before := len(fl.messages)
 	fl.messages = slices.DeleteFunc(fl.messages, func(m *Message) bool { return m.Outcome != Pending })
-	fl.packed = false
+	fl.packed, fl.marked = false, false
 	if len(fl.messages) == before {
 		w.refuse(fl, fmt.Errorf("unexpected answer of the database: %q without usable duplicates", v.Status))
 	}

@@ -35,5 +35,7 @@
 //	            the other until the refusal concerns single messages
 //
 // Only the first submission of minted ids goes without a mark (rule 5); every
-// other one carries what the dedup cache can vouch for. The database decides.
+// other one carries what the dedup cache can vouch for. The database decides. A
+// lane whose window the cache has to read first leaves the bundle when that takes
+// longer than readWait, and is written alone.
 package fusion

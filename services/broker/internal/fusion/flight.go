@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
@@ -27,6 +28,7 @@ type flight struct {
 	minted    bool
 	submitted bool
 	packed    bool
+	marked    bool // the segment carries a mark that no submission has used
 	segment   store.PushSegment
 }
 
@@ -136,20 +138,40 @@ func (f *Fuser) pack(ctx context.Context, fl *flight) error {
 	return nil
 }
 
-// mark says what is known of the flight's ids. It is asked anew for every
-// submission.
-func (f *Fuser) mark(ctx context.Context, fl *flight) {
-	s := &fl.segment
-	s.Suspects = nil
+// tryMark says what is known of the flight's ids, if that takes no reading. It is
+// asked anew for every submission.
+func (f *Fuser) tryMark(fl *flight) bool {
+	if fl.marked {
+		return true
+	}
 	if fl.minted && !fl.submitted {
-		s.PartitionID, s.Window, s.Verified = f.known(fl.lane.Lane), 0, store.VerifiedMinted
-		return
+		fl.carry(dedup.Mark{PartitionID: f.known(fl.lane.Lane), Verified: store.VerifiedMinted})
+		return true
 	}
-	m := f.Marks.Mark(ctx, fl.lane.Lane, s.Hashes)
+	m, ok := f.Marks.TryMark(fl.lane.Lane, fl.segment.Hashes)
+	if ok {
+		f.carry(fl, m)
+	}
+	return ok
+}
+
+// mark reads what tryMark does not know.
+func (f *Fuser) mark(ctx context.Context, fl *flight) {
+	f.carry(fl, f.Marks.Mark(ctx, fl.lane.Lane, fl.segment.Hashes))
+}
+
+func (f *Fuser) carry(fl *flight, m dedup.Mark) {
+	if m.PartitionID == uuid.Nil {
+		m.PartitionID = f.known(fl.lane.Lane)
+	}
+	fl.carry(m)
+}
+
+// carry makes a mark that of the next submission.
+func (fl *flight) carry(m dedup.Mark) {
+	s := &fl.segment
 	s.PartitionID, s.Window, s.Verified, s.Suspects = m.PartitionID, m.Window, m.Verified, m.Suspects
-	if s.PartitionID == uuid.Nil {
-		s.PartitionID = f.known(fl.lane.Lane)
-	}
+	fl.marked = true
 }
 
 // split divides a refused flight. The second half follows the first.
@@ -160,6 +182,7 @@ func (fl *flight) split() (first, second *flight) {
 	fl.root.open++
 	first.messages, second.messages = fl.messages[:n:n], fl.messages[n:]
 	first.packed, second.packed = false, false
+	first.marked, second.marked = false, false
 	return first, second
 }
 
@@ -198,7 +221,9 @@ func (fl *flight) expire(now time.Time, err error) (left bool) {
 			kept = append(kept, m)
 		}
 	}
-	fl.packed = fl.packed && len(kept) == len(fl.messages)
+	if len(kept) < len(fl.messages) {
+		fl.packed, fl.marked = false, false
+	}
 	fl.messages = kept
 	return len(kept) > 0
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/dedup"
 )
 
 // ErrOverloaded is the error of a part that waited too long to be begun. Nothing
@@ -56,33 +57,18 @@ type Announcer interface {
 	Pushed(tenant uuid.UUID, queue, partition string, count int)
 }
 
-// Marks knows what the dedup windows of lanes hold.
+// Marks knows what the dedup windows of lanes hold: dedup.Cache.
 type Marks interface {
-	// Mark answers for the hashes of one segment.
-	Mark(ctx context.Context, lane Lane, hashes []byte) Mark
+	// TryMark answers for the hashes of one segment from memory, if it can.
+	TryMark(lane Lane, hashes []byte) (dedup.Mark, bool)
+	// Mark reads what it does not know; that can take seconds.
+	Mark(ctx context.Context, lane Lane, hashes []byte) dedup.Mark
 	// Wrote records a committed segment.
 	Wrote(lane Lane, partition uuid.UUID, base int64, createdAt time.Time, hashes []byte)
 }
 
-// Mark is what is known of a lane's window, as store.PushSegment carries it.
-type Mark struct {
-	PartitionID uuid.UUID
-	Window      int
-	Verified    int64
-	Suspects    []int64
-}
-
-// noMarks vouches for nothing: the database probes whole windows.
-type noMarks struct{}
-
-func (noMarks) Mark(context.Context, Lane, []byte) Mark         { return Mark{Verified: store.VerifiedNone} }
-func (noMarks) Wrote(Lane, uuid.UUID, int64, time.Time, []byte) {}
-
 // Lane names one partition.
-type Lane struct {
-	Tenant           uuid.UUID
-	Queue, Partition string
-}
+type Lane = dedup.Lane
 
 // Config holds the settings of a Fuser. Zero values take the defaults.
 type Config struct {
@@ -136,7 +122,7 @@ func New(cfg Config, deps Deps) (*Fuser, error) {
 		summary: summary{every: rate.Sometimes{Interval: summaryInterval}},
 	}
 	if f.Marks == nil {
-		f.Marks = noMarks{}
+		f.Marks = (*dedup.Cache)(nil)
 	}
 	for i := range f.shards {
 		f.shards[i].lanes = make(map[Lane]*lane)

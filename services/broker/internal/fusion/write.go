@@ -16,6 +16,8 @@ const (
 	// them. Another broker's bundle is over by then; a longer hold is waited for
 	// alone.
 	busyWait = 20 * time.Millisecond
+	// readWait is how long a bundle waits for the windows of cold lanes.
+	readWait = 25 * time.Millisecond
 	// maxSplits bounds the search for what a refusal concerns: a fault of one
 	// message in the largest segment is found, a fault of all is not repeated for
 	// each.
@@ -25,9 +27,10 @@ const (
 // writer sees the flights of one bundle to their end.
 type writer struct {
 	*Fuser
-	shard  *shard
-	ctx    context.Context
-	splits int
+	shard   *shard
+	ctx     context.Context
+	patient bool // nobody else waits for what this one waits for
+	splits  int
 }
 
 // bundle writes flights of different lanes. It returns when all have landed but
@@ -45,7 +48,7 @@ func (w *writer) bundle(flights []*flight) {
 // writeAlone waits for a lane that another transaction holds, in the way of
 // nobody but the lane itself.
 func (f *Fuser) writeAlone(s *shard, fl *flight) {
-	w := &writer{Fuser: f, shard: s, ctx: fl.ctx()}
+	w := &writer{Fuser: f, shard: s, ctx: fl.ctx(), patient: true}
 	ctx, cancel := context.WithDeadline(w.ctx, fl.deadline())
 	defer cancel()
 	release, err := f.turn(ctx)
@@ -121,25 +124,67 @@ func (w *writer) submit(flights []*flight, wait store.LockWait) (again, held []*
 	}
 }
 
-// prepare packs and marks flights. What cannot be packed has landed.
+// prepare packs and marks flights. What cannot be packed has landed; a lane whose
+// window has to be read first leaves the bundle if that takes long.
 func (w *writer) prepare(flights []*flight) []*flight {
-	kept := flights[:0:0]
+	var kept, cold []*flight
 	for _, fl := range flights {
-		if err := w.pack(w.ctx, fl); err != nil {
+		switch err := w.pack(w.ctx, fl); {
+		case err != nil:
 			w.refuse(fl, err)
 			w.land(fl)
-			continue
+		case w.tryMark(fl):
+			kept = append(kept, fl)
+		default:
+			cold = append(cold, fl)
 		}
-		w.mark(w.ctx, fl)
-		kept = append(kept, fl)
 	}
-	return kept
+	if w.patient {
+		for _, fl := range cold {
+			w.mark(w.ctx, fl)
+		}
+		return append(kept, cold...)
+	}
+	return append(kept, w.read(cold)...)
+}
+
+// read marks cold lanes, several at once. It returns those that were read within
+// readWait; the others are written alone when they are.
+func (w *writer) read(cold []*flight) (marked []*flight) {
+	if len(cold) == 0 {
+		return nil
+	}
+	done := make(chan *flight, len(cold))
+	for _, fl := range cold {
+		go func() {
+			w.mark(w.ctx, fl)
+			done <- fl
+		}()
+	}
+	limit := time.NewTimer(readWait)
+	defer limit.Stop()
+	for len(marked) < len(cold) {
+		select {
+		case fl := <-done:
+			marked = append(marked, fl)
+			continue
+		case <-limit.C:
+		}
+		late := len(cold) - len(marked)
+		go func() {
+			for range late {
+				go w.writeAlone(w.shard, <-done)
+			}
+		}()
+		break
+	}
+	return marked
 }
 
 func (w *writer) call(flights []*flight, wait store.LockWait) ([]store.PushVerdict, error) {
 	segments := make([]store.PushSegment, len(flights))
 	for i, fl := range flights {
-		segments[i], fl.submitted = fl.segment, true
+		segments[i], fl.submitted, fl.marked = fl.segment, true, false
 	}
 	verdicts, err := w.Store.PushBundle(w.ctx, segments, wait)
 	if err == nil {
