@@ -17,9 +17,9 @@ import (
 const (
 	// MaxSuspects is the most sidecar rows of one mark.
 	MaxSuspects = 1024
-	// MaxSuspectFrames is the most frames in them, a single row excepted. With
-	// MaxSuspects it keeps the reading of suspects below 20 ms.
-	MaxSuspectFrames = 65536
+	// MaxSuspectFrames is the most frames in them, a single row excepted. SQL reads
+	// either number in about 5 ms.
+	MaxSuspectFrames = 16384
 
 	// WaitDefault is how long a mark waits for its lane to be read.
 	WaitDefault = 5 * time.Second
@@ -34,7 +34,7 @@ const (
 	cooldown    = 30 * time.Second // of a barred lane
 
 	gapAtOnce    = 256   // SQL searches these in 0.2 ms at worst: rows of one frame
-	gapImpatient = 65536 // 40 ms at worst
+	gapImpatient = 16384 // 10 ms at worst
 	impatience   = 500 * time.Millisecond
 
 	windowMemo = 4096 // queues

@@ -27,8 +27,9 @@ const filterOverhead = 48 // the struct itself
 type builder struct {
 	fuse xorfilter.BinaryFuseBuilder
 	keys []uint64
-	late []uint64
+	late []uint32
 	seen []uint64
+	set  wanted
 }
 
 type builders struct{ pool sync.Pool }
@@ -49,10 +50,10 @@ func (p *builders) build(each func(yield func([]uint32)), n int) *filter {
 	return &f
 }
 
-// collect gathers keys that occur at most twice: a set in which one id occurs a
-// hundred times, as a lane may hold that had no window until now, keeps the
-// library trying for seconds. A bitmap tells most keys that are new; the others
-// are sorted.
+// collect gathers the keys, each once: copies cost the library a sort at best, and
+// a set in which one id occurs a hundred times, as a lane may hold that had no
+// window until now, keeps it trying for seconds. A bitmap tells nearly all keys
+// that are new; the few others are sorted.
 func (b *builder) collect(each func(yield func([]uint32)), n int) {
 	const bitsPerKey = 64
 	size := uint32(64)
@@ -65,13 +66,17 @@ func (b *builder) collect(each func(yield func([]uint32)), n int) {
 		for _, fp := range fps {
 			at := fp & (size - 1)
 			if b.seen[at/64]&(1<<(at%64)) != 0 {
-				b.late = append(b.late, uint64(fp))
+				b.late = append(b.late, fp)
 				continue
 			}
 			b.seen[at/64] |= 1 << (at % 64)
 			b.keys = append(b.keys, uint64(fp))
 		}
 	})
-	slices.Sort(b.late)
-	b.keys = append(b.keys, slices.Compact(b.late)...)
+	b.set.reset(b.late)
+	b.keys = slices.DeleteFunc(b.keys, func(key uint64) bool { return b.set.has(uint32(key)) })
+	b.set.fps = slices.Compact(b.set.fps)
+	for _, fp := range b.set.fps {
+		b.keys = append(b.keys, uint64(fp))
+	}
 }

@@ -289,10 +289,13 @@ func TestBrokersThatRaceStoreEveryIDOnce(t *testing.T) {
 // history writes rows of a long window by hand.
 func (w *world) history(t require.TestingT, l dedup.Lane, rows, frames int) uuid.UUID {
 	v := w.push(t, nil, l, segmentOf(l, []uint64{1}))
-	w.exec(t, `INSERT INTO queen.log_txns
-		SELECT $1, 1 + g * $3::INT, (g + 1) * $3::INT, now() - interval '600 s' + make_interval(secs => 600.0 * g / $2::INT),
-			(SELECT string_agg(decode(md5((g * 10000 + i)::TEXT), 'hex'), '') FROM generate_series(1, $3::INT) AS i WHERE g >= 0)
-		FROM generate_series(0, $2::INT - 1) AS g`, v.PartitionID, rows, frames)
+	const chunk = 20_000 // rows of one statement
+	for from := 0; from < rows; from += chunk {
+		w.exec(t, `INSERT INTO queen.log_txns
+			SELECT $1, 1 + g * $3::INT, (g + 1) * $3::INT, now() - interval '600 s' + make_interval(secs => 600.0 * g / $2::INT),
+				(SELECT string_agg(decode(md5((g * 10000::BIGINT + i)::TEXT), 'hex'), '') FROM generate_series(1, $3::INT) AS i WHERE g >= 0)
+			FROM generate_series($4::INT, $5::INT) AS g`, v.PartitionID, rows, frames, from, min(from+chunk, rows)-1)
+	}
 	w.exec(t, `UPDATE queen.log_txns SET created_at = now() - interval '600 s' WHERE partition_id = $1 AND base_offset = 0`, v.PartitionID)
 	w.exec(t, `UPDATE queen.log_partitions SET last_offset = $2 WHERE id = $1`, v.PartitionID, rows*frames)
 	w.exec(t, `ANALYZE queen.log_txns`)

@@ -95,14 +95,14 @@ func TestTooManyFalseSuspectsAreDropped(t *testing.T) {
 
 func TestSuspectsOfManyFramesAreFew(t *testing.T) {
 	t.Parallel()
-	const rowLen = 8192
+	const rowLen = MaxSuspectFrames / 8
 	b := setup(t, Config{})
 	all := b.stored(t, 12*rowLen, rowLen)
 	var asked []byte
 	for i := range 12 {
 		asked = append(asked, all[i*rowLen*hashSize:(i*rowLen+1)*hashSize]...)
 	}
-	require.Len(t, b.Mark(t.Context(), lane, asked[:8*hashSize]).Suspects, MaxSuspectFrames/rowLen)
+	require.Len(t, b.Mark(t.Context(), lane, asked[:8*hashSize]).Suspects, 8)
 	m := b.Mark(t.Context(), lane, asked)
 	require.Equal(t, []int64{4 * rowLen, 5 * rowLen, 6 * rowLen, 7 * rowLen, 8 * rowLen, 9 * rowLen, 10 * rowLen, 11 * rowLen}, m.Suspects)
 
