@@ -5,53 +5,62 @@ import (
 	"fmt"
 )
 
-// Decoded is a whole segment in memory, whose frames are found without walking
-// over those before them. It is safe for concurrent use.
+// Decoded is a run of frames of one segment in memory, each found without walking
+// over those before it. It is safe for concurrent use.
 type Decoded struct {
 	raw    []byte
+	first  int      // index of the first frame
 	starts []uint32 // of each frame's length prefix; a segment has less than 4 GiB
-	err    error    // why the frames end here, if they do not end whole
 }
 
-// Decode reads a segment for repeated use. Damage behind some of its frames costs
-// only those behind it, as in Unpack.
-func (r *Reader) Decode(blob []byte) (*Decoded, error) {
-	d := &Decoded{}
+// Decode reads the frames of a segment from start on for repeated use: as many as
+// limit bytes hold. Frames that are damaged, or beyond the end, are not among them.
+func (r *Reader) Decode(blob []byte, start, limit int) (*Decoded, error) {
+	d := &Decoded{first: start}
 	err := r.decoded(blob, func(raw []byte) error {
-		d.raw = bytes.Clone(raw)
+		rest := raw
+		for range start {
+			var err error
+			if _, rest, err = cutBody(rest); err != nil {
+				return nil //nolint:nilerr // there is none from start on
+			}
+		}
+		d.take(rest, limit)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	d.index()
-	return d, nil
+	return d, err
 }
 
-// index notes where the frames start.
-func (d *Decoded) index() {
-	for rest := d.raw; len(rest) > 0; {
-		at := len(d.raw) - len(rest)
-		if _, rest, d.err = cutBody(rest); d.err != nil {
-			return
+// take copies the leading frames of a decoded buffer.
+func (d *Decoded) take(raw []byte, limit int) {
+	at := 0
+	for rest := raw; len(rest) > 0; {
+		body, behind, err := cutBody(rest)
+		if err != nil || at+lenSize+len(body) > limit {
+			break
 		}
 		d.starts = append(d.starts, uint32(at))
+		at += lenSize + len(body)
+		rest = behind
 	}
+	d.raw = bytes.Clone(raw[:at])
 }
 
-// Size is about what the segment takes in memory.
+// Size is about what the frames take in memory.
 func (d *Decoded) Size() int { return cap(d.raw) + 4*cap(d.starts) }
 
-// Unpack is Reader.Unpack. What fn is given stays valid.
+// Holds says whether take frames from start on are there.
+func (d *Decoded) Holds(start, take int) bool {
+	return start >= d.first && take >= 0 && start-d.first+take <= len(d.starts)
+}
+
+// Unpack is Reader.Unpack for frames that are there. What fn is given stays valid.
 func (d *Decoded) Unpack(start, take int, fn func(index int, f Frame) error) error {
-	if start < 0 || take < 0 {
-		return fmt.Errorf("%w: %d frames from %d on are asked for", ErrCorrupt, take, start)
+	if !d.Holds(start, take) {
+		return fmt.Errorf("%w: %d frames from %d on are not in memory", ErrCorrupt, take, start)
 	}
-	for i := start; i-start < take; i++ {
-		if i >= len(d.starts) {
-			return fmt.Errorf("frame %d: %w", i, d.end())
-		}
-		body, _, err := cutBody(d.raw[d.starts[i]:])
+	for i := start; i < start+take; i++ {
+		body, _, err := cutBody(d.raw[d.starts[i-d.first]:])
 		if err != nil {
 			return fmt.Errorf("frame %d: %w", i, err)
 		}
@@ -64,12 +73,4 @@ func (d *Decoded) Unpack(start, take int, fn func(index int, f Frame) error) err
 		}
 	}
 	return nil
-}
-
-// end says why there is no frame behind the last one.
-func (d *Decoded) end() error {
-	if d.err != nil {
-		return d.err
-	}
-	return fmt.Errorf("%w: the segment has %d frames", ErrCorrupt, len(d.starts))
 }

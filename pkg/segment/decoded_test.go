@@ -18,33 +18,34 @@ func TestDecodedUnpacksWhatTheReaderDoes(t *testing.T) {
 	require.NoError(t, err)
 	frames := make([]segment.Frame, 50)
 	for i := range frames {
-		frames[i] = segment.Frame{MessageID: uuid.New(), TransactionID: fmt.Sprint("t", i), Payload: fmt.Append(nil, i)}
+		frames[i] = segment.Frame{MessageID: uuid.New(), TransactionID: fmt.Sprint("t", i), Payload: fmt.Appendf(nil, "%40d", i)}
 	}
 	frames[7].ProducerSub = "me"
 	blob, _, err := packer.Pack(frames)
 	require.NoError(t, err)
-	d, err := reader.Decode(blob)
-	require.NoError(t, err)
-	require.Positive(t, d.Size())
-	for _, r := range [][2]int{{0, 50}, {7, 1}, {49, 1}, {10, 20}, {50, 0}, {49, 2}, {50, 1}, {-1, 1}, {0, -1}} {
-		var want, got []segment.Frame
-		wantErr := reader.Unpack(blob, r[0], r[1], func(_ int, f segment.Frame) error {
-			f.TransactionID, f.ProducerSub, f.Payload = string([]byte(f.TransactionID)), string([]byte(f.ProducerSub)), append([]byte(nil), f.Payload...)
-			want = append(want, f)
+	for _, c := range []struct {
+		from, limit int
+		first, n    int // what is there
+	}{
+		{0, 1 << 20, 0, 50}, {7, 1 << 20, 7, 43}, {49, 1 << 20, 49, 1}, {50, 1 << 20, 50, 0}, {60, 1 << 20, 60, 0},
+		{10, 70, 10, 1}, {10, 66 * 5, 10, 5}, {10, 10, 10, 0},
+	} {
+		d, err := reader.Decode(blob, c.from, c.limit)
+		require.NoError(t, err)
+		require.LessOrEqual(t, d.Size(), min(c.limit, 8192)+4*64+64)
+		require.True(t, d.Holds(c.first, c.n), c)
+		require.False(t, d.Holds(c.first, c.n+1), c)
+		require.False(t, d.Holds(c.first-1, 1), c)
+		i := c.first
+		require.NoError(t, d.Unpack(c.first, c.n, func(index int, f segment.Frame) error {
+			require.Equal(t, i, index)
+			require.Equal(t, frames[i], f)
+			i++
 			return nil
-		})
-		gotErr := d.Unpack(r[0], r[1], func(_ int, f segment.Frame) error {
-			got = append(got, f)
-			return nil
-		})
-		require.Equal(t, want, got, r)
-		if wantErr == nil {
-			require.NoError(t, gotErr)
-			continue
-		}
-		require.ErrorIs(t, wantErr, segment.ErrCorrupt)
-		require.ErrorIs(t, gotErr, segment.ErrCorrupt)
+		}))
+		require.Equal(t, c.first+c.n, i)
+		require.ErrorIs(t, d.Unpack(c.first, c.n+1, nil), segment.ErrCorrupt)
 	}
-	_, err = reader.Decode(blob[:len(blob)/2])
+	_, err = reader.Decode(blob[:len(blob)/2], 0, 1<<20)
 	require.ErrorIs(t, err, segment.ErrCorrupt)
 }

@@ -3,6 +3,7 @@ package pop_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,8 @@ type fakeStore struct {
 	unseeded   bool
 	lastOffset int64
 	pending    []store.PartitionRef
+
+	stored map[uuid.UUID]store.Segment // by partition
 }
 
 func (f *fakeStore) claim(name, queue, partition string, p store.Pop) ([]store.Popped, error) {
@@ -65,6 +68,14 @@ func (f *fakeStore) claim(name, queue, partition string, p store.Pop) ([]store.P
 	}
 	c := f.claims[0]
 	f.claims = f.claims[1:]
+	for i := range c {
+		for j := range c[i].Segments {
+			s := &c[i].Segments[j]
+			if slices.Contains(p.Known, store.KnownSegment{PartitionID: c[i].PartitionID, Base: s.Base, CreatedAt: s.CreatedAt}) {
+				s.Blob = nil
+			}
+		}
+	}
 	return c, nil
 }
 
@@ -166,6 +177,15 @@ func (f *fakeStore) PopList(_ context.Context, queue string, partitions []string
 		result.States = append(result.States, store.CandidateState{Partition: c.Partition, State: store.StateTook, LastOffset: f.lastOffset})
 	}
 	return result, err
+}
+
+// SegmentAt reads a stored segment.
+func (f *fakeStore) SegmentAt(_ context.Context, partition uuid.UUID, offset int64) (store.Segment, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name: "segment", at: time.Now()})
+	s, ok := f.stored[partition]
+	return s, ok && s.Base == offset, nil
 }
 
 // HotlistReseed lists the lanes that a walk finds.

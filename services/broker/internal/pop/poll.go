@@ -24,9 +24,9 @@ type poll struct {
 	worker   string
 	deadline time.Time // of a waiting request, else zero
 
-	held  []held // segments that need not be sent
-	body  []byte // the reply, once something was claimed
-	count int    // messages in it
+	held  []ahead // segments that need not be sent
+	body  []byte  // the reply, once something was claimed
+	count int     // messages in it
 }
 
 // mode is how thorough a look is.

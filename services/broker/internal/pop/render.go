@@ -100,7 +100,7 @@ func (p *poll) renderPartition(ctx context.Context, r *rendering, h *wire.PopHea
 		s := &c.Segments[i]
 		tail.CreatedAt = s.CreatedAt
 		r.tail = wire.AppendPopTail(r.tail[:0], h, &tail)
-		if err := p.renderSegment(r, c, s); err != nil {
+		if err := p.unpack(ctx, r, c, s); err != nil {
 			// The lane cannot move past this segment: say where it is.
 			p.Logger.ErrorContext(ctx, "segment not readable", slog.String(logging.KeyQueue, p.req.Queue),
 				slog.String(logging.KeyPartition, c.Partition), slog.String(logging.KeyPartitionID, tail.PartitionID),
@@ -116,15 +116,4 @@ func (p *poll) renderPartition(ctx context.Context, r *rendering, h *wire.PopHea
 		p.Registry.Delivered(c.PartitionID, p.req.Query.Group, p.worker, batchEnd(c), r.hashes, lease)
 	}
 	return nil
-}
-
-func (p *poll) renderSegment(r *rendering, c *store.Popped, s *store.PoppedSegment) error {
-	d, err := p.decoded(c, s)
-	switch {
-	case err != nil:
-		return err
-	case d != nil:
-		return d.Unpack(s.Start, s.Take, r.write)
-	}
-	return p.Reader.Unpack(s.Blob, s.Start, s.Take, r.write)
 }

@@ -1,13 +1,13 @@
 package pop
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/queenmq/queen/pkg/segment"
@@ -15,27 +15,29 @@ import (
 )
 
 const (
-	// keptFrames is from how many frames on a segment is worth keeping when only a
-	// part of it was delivered: small ones are decoded sooner than looked up.
+	// keptFrames is from how many frames on a segment is worth keeping: small ones
+	// are decoded sooner than looked up.
 	keptFrames = 32
-	// keptShare is the part of the memory that one segment may take.
+	// keptPops is for how many pops like the one at hand frames are kept ahead,
+	// and leastKept how many bytes of them at least. Reading a segment of 10,000
+	// messages again costs 5 ms, which a few hundred pops of one share.
+	keptPops  = 8
+	leastKept = 256 << 10
+	// keptShare is the part of the memory that the frames of one lane may take.
 	keptShare = 4
-	// placesKept bounds the groups of lanes of which it is known where they read.
-	placesKept = 65536
-	// entryBytes is about what an entry costs beside its segment.
-	entryBytes = 256
+	// entryBytes is about what an entry costs beside its frames and names.
+	entryBytes = 400
 )
 
-// segments remembers decoded segments of which a part is still to be delivered,
-// so that small pops of large segments neither fetch nor decode one again and
-// again. Stored segments never change. A nil one remembers nothing.
+// segments remembers, for each group that reads a lane in small parts of a large
+// segment, the frames that it is going to read, so that its next pops neither
+// fetch nor decode the segment again. Stored segments never change. A nil one
+// remembers nothing.
 type segments struct {
 	mu      sync.Mutex
-	entries *simplelru.LRU[store.KnownSegment, *segment.Decoded]
+	entries *simplelru.LRU[place, ahead]
 	bytes   int64
 	limit   int64
-	// places says which of them a group reads in a lane.
-	places *lru.Cache[place, store.KnownSegment]
 }
 
 // place is where a group reads.
@@ -44,11 +46,17 @@ type place struct {
 	queue, partition, group string
 }
 
-// held is a segment that this request may be delivered from. It stays in hand
-// although the memory may forget it meanwhile.
-type held struct {
-	key     store.KnownSegment
-	decoded *segment.Decoded
+// ahead are frames of one segment that are going to be read from next on.
+type ahead struct {
+	place  place
+	key    store.KnownSegment
+	count  int // frames in the segment
+	next   int
+	frames *segment.Decoded
+}
+
+func (a *ahead) cost() int64 {
+	return int64(a.frames.Size()+len(a.place.queue)+len(a.place.partition)+len(a.place.group)) + entryBytes
 }
 
 func newSegments(limit int64) (*segments, error) {
@@ -58,43 +66,41 @@ func newSegments(limit int64) (*segments, error) {
 	s := &segments{limit: limit}
 	var err error
 	// Bytes are the bound, not the number of entries.
-	s.entries, err = simplelru.NewLRU(math.MaxInt, func(_ store.KnownSegment, d *segment.Decoded) { s.bytes -= cost(d) })
+	s.entries, err = simplelru.NewLRU(math.MaxInt, func(_ place, a ahead) { s.bytes -= a.cost() })
 	if err != nil {
-		return nil, fmt.Errorf("create segment cache: %w", err)
-	}
-	if s.places, err = lru.New[place, store.KnownSegment](placesKept); err != nil {
 		return nil, fmt.Errorf("create segment cache: %w", err)
 	}
 	return s, nil
 }
 
-func cost(d *segment.Decoded) int64 { return int64(d.Size()) + entryBytes }
-
-// at returns the segment that a group reads, if it is remembered.
-func (s *segments) at(p place) (held, bool) {
-	key, ok := s.places.Get(p)
-	if !ok {
-		return held{}, false
-	}
+// at returns the frames that a group reads next, if they are remembered and enough
+// for a pop of budget messages.
+func (s *segments) at(p place, budget int) (ahead, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, ok := s.entries.Get(key)
-	return held{key, d}, ok
+	a, ok := s.entries.Get(p)
+	return a, ok && a.frames.Holds(a.next, min(budget, a.count-a.next))
 }
 
-// keep remembers a segment.
-func (s *segments) keep(key store.KnownSegment, d *segment.Decoded) {
-	if cost(d) > s.limit/keptShare {
-		return
-	}
+// put remembers frames in place of what was remembered there.
+func (s *segments) put(a ahead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.entries.Remove(key) // Add would not tell that it replaced one
-	s.entries.Add(key, d)
-	s.bytes += cost(d)
+	s.entries.Remove(a.place)
+	if a.next >= a.count {
+		return // nothing of it will be read
+	}
+	s.entries.Add(a.place, a)
+	s.bytes += a.cost()
 	for s.bytes > s.limit {
 		s.entries.RemoveOldest()
 	}
+}
+
+func (s *segments) drop(p place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries.Remove(p)
 }
 
 // known collects the segments that the request may be delivered from without
@@ -106,49 +112,82 @@ func (p *poll) known(partitions ...string) (known []store.KnownSegment) {
 	}
 	at := place{p.req.Tenant, p.req.Queue, "", p.req.Query.Group}
 	for _, at.partition = range partitions {
-		if h, ok := p.segments.at(at); ok {
-			p.held = append(p.held, h)
-			known = append(known, h.key)
+		if a, ok := p.segments.at(at, p.budget()); ok {
+			p.held = append(p.held, a)
+			known = append(known, a.key)
 		}
 	}
 	return known
 }
 
-// decoded returns a segment in memory, or nil when it is not to be: whole ones
-// are needed once.
-func (p *poll) decoded(c *store.Popped, s *store.PoppedSegment) (*segment.Decoded, error) {
+// unpack writes a claimed slice, from memory where it is there.
+func (p *poll) unpack(ctx context.Context, r *rendering, c *store.Popped, s *store.PoppedSegment) error {
 	key := store.KnownSegment{PartitionID: c.PartitionID, Base: s.Base, CreatedAt: s.CreatedAt}
 	if s.Blob == nil {
 		for i := range p.held {
-			if p.held[i].key == key {
-				p.readOn(c, s, key)
-				return p.held[i].decoded, nil
+			if a := &p.held[i]; a.key == key && a.frames.Holds(s.Start, s.Take) {
+				next := *a
+				next.next = s.Start + s.Take
+				p.segments.put(next)
+				return a.frames.Unpack(s.Start, s.Take, r.write)
 			}
 		}
-		return nil, fmt.Errorf("%w: no content", segment.ErrCorrupt)
+		if err := p.fetch(ctx, c, s); err != nil {
+			return err
+		}
 	}
-	if p.segments == nil || p.req.Route == Discover || s.Take == s.Count || s.Count < keptFrames {
-		return nil, nil //nolint:nilnil // read it from the blob
+	if n := p.worthKeeping(s); n > 0 {
+		frames, err := p.Reader.Decode(s.Blob, s.Start, n)
+		if err != nil {
+			return err
+		}
+		if frames.Holds(s.Start, s.Take) {
+			p.keep(c, ahead{key: key, count: s.Count, next: s.Start + s.Take, frames: frames})
+			return frames.Unpack(s.Start, s.Take, r.write)
+		}
 	}
-	d, err := p.Reader.Decode(s.Blob)
-	if err != nil {
-		return nil, err
-	}
-	p.segments.keep(key, d)
-	p.readOn(c, s, key)
-	return d, nil
+	return p.Reader.Unpack(s.Blob, s.Start, s.Take, r.write)
 }
 
-// readOn notes in which segment the group will go on.
-func (p *poll) readOn(c *store.Popped, s *store.PoppedSegment, key store.KnownSegment) {
-	at := place{p.req.Tenant, p.req.Queue, c.Partition, p.req.Query.Group}
-	if s.Start+s.Take == s.Count {
-		p.segments.places.Remove(at)
-		return
+// worthKeeping is how many bytes of a segment's frames, from those at hand on, are
+// worth remembering.
+func (p *poll) worthKeeping(s *store.PoppedSegment) int {
+	left := s.Count - s.Start - s.Take
+	if p.segments == nil || p.req.Route == Discover || left <= 0 || s.Count < keptFrames {
+		return 0
 	}
-	if was, ok := p.segments.places.Get(at); ok && was == key {
-		return
+	size, known, err := segment.DecodedSize(s.Blob)
+	if err != nil || !known || size > math.MaxInt32 {
+		return 0
 	}
-	at.queue, at.group = strings.Clone(at.queue), strings.Clone(at.group)
-	p.segments.places.Add(at, key)
+	limit := int(p.segments.limit / keptShare)
+	taken := int(size) / s.Count * s.Take
+	if taken*2 > limit {
+		return 0
+	}
+	return min(max(taken*keptPops, leastKept), limit)
 }
+
+// keep remembers what the group is going to read of a lane.
+func (p *poll) keep(c *store.Popped, a ahead) {
+	a.place = place{p.req.Tenant, strings.Clone(p.req.Queue), c.Partition, strings.Clone(p.req.Query.Group)}
+	p.segments.put(a)
+}
+
+// fetch reads a segment that was not sent although what is in memory of it is not
+// what was claimed: a batch that is delivered again starts before it.
+func (p *poll) fetch(ctx context.Context, c *store.Popped, s *store.PoppedSegment) error {
+	p.segments.drop(place{p.req.Tenant, p.req.Queue, c.Partition, p.req.Query.Group})
+	stored, found, err := p.Store.SegmentAt(ctx, c.PartitionID, s.Base)
+	if err != nil {
+		return err
+	}
+	if !found || stored.Base != s.Base || stored.CreatedAt.UTC().Format(createdAt) != s.CreatedAt {
+		return fmt.Errorf("%w: it is no longer stored", segment.ErrCorrupt)
+	}
+	s.Blob = stored.Blob
+	return nil
+}
+
+// createdAt is how times are written on the wire.
+const createdAt = "2006-01-02T15:04:05.000000Z"

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,10 +36,16 @@ func (b *bundle) one(t testing.TB, whole store.Popped, at int, sent bool) (data 
 	}
 	whole.Segments = []store.PoppedSegment{s}
 	b.store.add([]store.Popped{whole})
+	q := query(false, 0)
+	q.Batch = 1
 	body, err := b.svc.Pop(t.Context(), pop.Request{
-		Tenant: tenant, Route: pop.Specific, Queue: "q", Partition: whole.Partition, Query: query(false, 0),
+		Tenant: tenant, Route: pop.Specific, Queue: "q", Partition: whole.Partition, Query: q,
 	})
-	known = b.store.calls[len(b.store.calls)-1].args.Known
+	for _, c := range b.store.calls {
+		if c.name == "specific" {
+			known = c.args.Known
+		}
+	}
 	if err != nil {
 		return "", known, err
 	}
@@ -64,6 +73,53 @@ func TestPartsOfALargeSegmentAreSentOnce(t *testing.T) {
 	require.Empty(t, known, "the end was delivered")
 }
 
+func TestABatchThatIsDeliveredAgainIsRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t, pop.Config{})
+	whole := b.large(t, "p", "")
+	_, _, err := b.one(t, whole, 50, true)
+	require.NoError(t, err)
+	at, err := time.Parse(time.RFC3339, whole.Segments[0].CreatedAt)
+	require.NoError(t, err)
+	stored := store.Segment{Base: whole.Segments[0].Base, CreatedAt: at, Blob: whole.Segments[0].Blob}
+	b.store.stored = map[uuid.UUID]store.Segment{whole.PartitionID: stored}
+	data, known, err := b.one(t, whole, 10, false)
+	require.NoError(t, err)
+	require.Len(t, known, 1, "it was to go on behind 50")
+	require.Equal(t, `"10"`, data)
+	require.Equal(t, 1, b.store.count("segment"))
+
+	// Of a segment that has gone, or was replaced, nothing is delivered.
+	stored.CreatedAt = at.Add(time.Microsecond)
+	for _, found := range []bool{false, true} {
+		whole = b.large(t, "p", "")
+		_, _, err = b.one(t, whole, 50, true)
+		require.NoError(t, err)
+		if found {
+			b.store.stored[whole.PartitionID] = stored
+		}
+		_, _, err = b.one(t, whole, 10, false)
+		require.ErrorIs(t, err, pop.ErrFailed)
+	}
+}
+
+func TestFramesAreKeptForSomePopsAhead(t *testing.T) {
+	t.Parallel()
+	const limit = 4 << 20
+	b := setup(t, pop.Config{SegmentCache: limit})
+	whole := b.large(t, "p", strings.Repeat("x", 60_000)) // 6 MB, of which 1 MiB is kept at most
+	sent := 0
+	for i := range frames {
+		_, known, err := b.one(t, whole, i, true)
+		require.NoError(t, err)
+		if len(known) == 0 {
+			sent++
+		}
+	}
+	require.Greater(t, sent, 5)
+	require.Less(t, sent, 30)
+}
+
 func TestAnotherSegmentInThePlaceOfAKnownOneIsNotMistakenForIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, pop.Config{})
@@ -84,7 +140,7 @@ func TestTheSegmentCacheIsBounded(t *testing.T) {
 		limit int64
 		kept  int // of the last ten lanes
 	}{
-		"off": {-1, 0}, "too small for one": {20_000, 0}, "some": {50_000, 7}, "all": {10 << 20, 10},
+		"off": {-1, 0}, "too small for one": {400, 0}, "some": {50_000, 7}, "all": {10 << 20, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

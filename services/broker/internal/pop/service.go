@@ -64,6 +64,7 @@ type Store interface {
 	PopSpecific(ctx context.Context, queue, partition string, p store.Pop) ([]store.Popped, error)
 	PopDiscover(ctx context.Context, namespace, task string, p store.Pop) ([]store.Popped, error)
 	PopList(ctx context.Context, queue string, partitions []string, skipWindow bool, p store.Pop) (store.PopListResult, error)
+	SegmentAt(ctx context.Context, partition uuid.UUID, offset int64) (store.Segment, bool, error)
 	HasPending(ctx context.Context, tenant uuid.UUID, queue, group string) (bool, error)
 	LanesPending(ctx context.Context, lanes []store.LaneGroup) ([]int, error)
 	PopEstimate(ctx context.Context, tenant uuid.UUID, queue, group string, partitions, limit int) (int, error)
