@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer b.lab.stop()
-	rep := newReport(opts)
+	rep := newReport(b)
 	for i, r := range chosen {
 		progress("row %d of %d: %s, %s", i+1, len(chosen), r.name, r.what)
 		rep.add(b.runRow(ctx, r))

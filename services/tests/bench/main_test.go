@@ -23,6 +23,7 @@ func TestEveryRowRuns(t *testing.T) {
 	b, err := newBench(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(b.lab.stop)
+	require.Contains(t, b.lab.server, "fsync off")
 	for _, r := range rows(o) {
 		t.Run(r.name, func(t *testing.T) {
 			out := b.runRow(t.Context(), r)

@@ -19,12 +19,13 @@ import (
 type report struct {
 	Started time.Time  `json:"started"`
 	CPUs    int        `json:"cpus"`
+	Server  string     `json:"server"`
 	Scale   scale      `json:"scale"`
 	Rows    []*outcome `json:"rows"`
 }
 
-func newReport(o options) *report {
-	return &report{Started: time.Now(), CPUs: runtime.NumCPU(), Scale: o.scale}
+func newReport(b *bench) *report {
+	return &report{Started: time.Now(), CPUs: runtime.NumCPU(), Server: b.lab.server, Scale: b.scale}
 }
 
 func (r *report) add(o *outcome) { r.Rows = append(r.Rows, o) }
@@ -43,8 +44,9 @@ func verdict(ok bool) string {
 
 // print writes the table for a person.
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "\n%d processors shared by PostgreSQL, brokers and driver; blocks of %s, comparisons of %d rounds; median and spread of the blocks\n\n",
-		r.CPUs, r.Scale.Block, r.Scale.Rounds)
+	fmt.Fprintf(out, "\n%s; %d processors shared by PostgreSQL, brokers and driver\n", r.Server, r.CPUs)
+	fmt.Fprintf(out, "blocks of %s, comparisons of %d rounds; median and spread of the blocks; %s in all\n\n",
+		r.Scale.Block, r.Scale.Rounds, r.took().Round(time.Second))
 	printTable(out, r.Rows)
 	met, missed := 0, []string{}
 	for _, o := range r.Rows {
@@ -64,6 +66,15 @@ func (r *report) print(out io.Writer) {
 			fmt.Fprintf(out, "\n%s: %s\n", o.Name, o.Error)
 		}
 	}
+}
+
+// took is how long the rows have run.
+func (r *report) took() time.Duration {
+	total := 0.0
+	for _, o := range r.Rows {
+		total += o.Seconds
+	}
+	return time.Duration(total * float64(time.Second))
 }
 
 // printLast shows the newest row while the others still run.

@@ -14,17 +14,18 @@ import (
 
 func TestTable(t *testing.T) {
 	t.Parallel()
-	good := &outcome{Name: "good"}
+	good := &outcome{Name: "good", Seconds: 61.2}
 	good.add("ratio", "", []float64{0.7, 0.5, 0.6}, atLeast(0.6))
 	good.tell("pushed", "msg/s", []float64{41234.5})
 	bad := &outcome{Name: "bad", Failures: 3, Error: "push answered 500: no\nmore"}
 	bad.add("p99", "ms", []float64{250}, under(250))
 	bad.add("nothing", "ms", nil, under(250))
-	r := &report{CPUs: 2, Scale: scale{Block: time.Second, Rounds: 3}, Rows: []*outcome{good, bad}}
+	r := &report{CPUs: 2, Server: "PostgreSQL 15", Scale: scale{Block: time.Second, Rounds: 3}, Rows: []*outcome{good, bad}}
 	var out strings.Builder
 	r.print(&out)
 	require.Equal(t, `
-2 processors shared by PostgreSQL, brokers and driver; blocks of 1s, comparisons of 3 rounds; median and spread of the blocks
+PostgreSQL 15; 2 processors shared by PostgreSQL, brokers and driver
+blocks of 1s, comparisons of 3 rounds; median and spread of the blocks; 1m1s in all
 
 row   figure                        measured     min..max      target          
 good  ratio                         0.600        0.500..0.700  at least 0.600  OK

@@ -36,7 +36,8 @@ type lab struct {
 	pg     *pglocal.Server
 	admin  *pgxpool.Pool
 	scale  scale
-	number int // of the next database
+	number int    // of the next database
+	server string // what it is, for the report
 }
 
 // startLab brings PostgreSQL up with durable settings: nothing that an operator
@@ -74,8 +75,12 @@ func (l *lab) start(ctx context.Context, fast bool) (err error) {
 	if err != nil {
 		return err
 	}
-	l.admin, err = pgxpool.New(ctx, l.pg.URL("postgres"))
-	return err
+	if l.admin, err = pgxpool.New(ctx, l.pg.URL("postgres")); err != nil {
+		return err
+	}
+	const q = `SELECT format('PostgreSQL %s, fsync %s, synchronous_commit %s', current_setting('server_version_num')::int / 10000,
+		current_setting('fsync'), current_setting('synchronous_commit'))`
+	return l.admin.QueryRow(ctx, q).Scan(&l.server)
 }
 
 // repositoryRoot is the nearest parent folder with a go.work file.
