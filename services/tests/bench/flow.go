@@ -107,7 +107,7 @@ func (r *flowRun) pusher(worker int) sender {
 		request = r.load.fill(request, n, rng, at)
 		a, err := c.expect(ctx, request, http.StatusCreated)
 		if err == nil && bytes.Count(a.body, r.status) != r.shape.Batch {
-			err = unexpected(request, a)
+			err = fmt.Errorf("push answered %d: %.200s", a.status, odd(a.body, r.status))
 		}
 		return r.shape.Batch, err
 	}

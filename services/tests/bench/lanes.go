@@ -47,9 +47,10 @@ func (s *stack) runOnce(ctx context.Context, f flow) error {
 	return ctx.Err()
 }
 
-// Preparing many lanes takes large requests: the clock does not run yet.
+// Preparing many lanes takes large requests: the clock does not run yet. One
+// push is still few enough transactions to meet its deadline on a busy machine.
 const (
-	prepareBatch = 1000
+	prepareBatch = 250
 	prepareLanes = 256 // of one pop
 )
 
@@ -65,7 +66,7 @@ func (s *stack) makeLanes(ctx context.Context, queue string, lanes int) error {
 	err := s.runOnce(ctx, flow{
 		shape:   shape{Queue: queue, Batch: batch, Lanes: lanes, Spread: true},
 		pushers: 4, requests: int64((lanes + batch - 1) / batch), patient: true,
-		groups: 1, consumers: 4, popBatch: prepareBatch, popLanes: prepareLanes,
+		groups: 1, consumers: 4, popBatch: 4 * prepareBatch, popLanes: prepareLanes,
 	})
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ type message struct {
 }
 
 var (
+	statusMark      = []byte(`"status":`)
 	queuedMark      = []byte(`"status":"queued"`)
 	duplicateMark   = []byte(`"status":"duplicate"`)
 	succeededMark   = []byte(`"success":true`)
@@ -25,6 +26,20 @@ var (
 
 	errMessage = errors.New("unreadable message in an answer")
 )
+
+// odd is the part of a push's answer that begins with the first status other
+// than the wanted one, or the whole answer.
+func odd(body, wanted []byte) []byte {
+	for rest := body; ; rest = rest[1:] {
+		at := bytes.Index(rest, statusMark)
+		if at < 0 {
+			return body
+		}
+		if rest = rest[at:]; !bytes.HasPrefix(rest, wanted) {
+			return rest
+		}
+	}
+}
 
 // scanPop appends the messages of a pop's answer to dst. It relies on the order
 // of the keys and on texts without escapes, which the driver's own messages have.

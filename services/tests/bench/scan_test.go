@@ -48,3 +48,11 @@ func TestAckBodies(t *testing.T) {
 	require.JSONEq(t, `{"consumerGroup":"g","transactionId":"t-1","partitionId":"p-1","leaseId":"l-9"}`,
 		string(appendAck(nil, "g", messages[0])))
 }
+
+func TestOddShowsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	body := `[{"index":0,"status":"queued"},{"index":1,"status":"failed"},{"index":2,"status":"queued"}]`
+	require.Equal(t, `"status":"failed"},{"index":2,"status":"queued"}]`, string(odd([]byte(body), queuedMark)))
+	require.Equal(t, "[]", string(odd([]byte("[]"), queuedMark)))
+	require.Equal(t, `[{"status":"queued"}]`, string(odd([]byte(`[{"status":"queued"}]`), queuedMark)), "too few of them")
+}
