@@ -37,6 +37,11 @@
 // writers have been seen. Between those reads a tip that only others moved is not
 // known, and SQL searches what they wrote.
 //
+// Two things are noticed late, within 30 s unless somebody calls ForgetQueue or
+// writes to the lane. A window that grew: SQL refuses the mark and searches the
+// window itself. A failover that lost commits whose offsets another broker has
+// assigned again: until then a mark may cover offsets that this broker never read.
+//
 // # Memory
 //
 // A lane's newest ids are in an open block, by 64 bits of their hashes. Full
