@@ -35,6 +35,7 @@ func (s *Service) Extend(ctx context.Context, _ uuid.UUID, leaseID string, secon
 		return err
 	})
 	if err == nil && res.Renewed > 0 {
+		s.Admission.Commit()
 		s.Registry.Keep(leaseID, lanesOf(at), time.Duration(min(seconds, maxKeep))*time.Second)
 	}
 	return res, err

@@ -98,6 +98,7 @@ func (s *Service) runGroup(ctx context.Context, deadline time.Time, tenant uuid.
 		g.refuse(results, out.Error)
 		return
 	}
+	s.Admission.Commit()
 	g.accept(results, &out)
 	if out.DLQ {
 		s.handOff(ctx, deadline, items, results, g, &out)

@@ -16,13 +16,7 @@
 //	   └── else ───────► waiting ───────────────────────┘
 //	                        └── MaxWait ─► ErrOverloaded, ctx ended ─► its error
 //
-//	TryAcquire ── free slot and nobody waits ─────────► admitted
-//	   └── else ─► refused; one claim of its class joins the queue. When its turn
-//	               comes the slot is set aside for the next TryAcquire of the
-//	               class, and given to others when none comes within asideFor.
-//
-// The claim is what keeps a caller that polls from being starved by callers that
-// wait.
+// TryAcquire does without the waiting: it takes a free slot while nobody waits.
 //
 // # Requests that share a transaction
 //

@@ -17,10 +17,6 @@ var ErrOverloaded = errors.New("overloaded")
 // RetryAfter is what a refused client is told to wait before it asks again.
 const RetryAfter = time.Second
 
-// asideFor is how long a slot is kept for a TryAcquire that was refused: several
-// ticks of those that poll.
-const asideFor = 20 * time.Millisecond
-
 // maxLead is how many turns a class may be ahead of the others: what it got as
 // its share while nobody else waited is not held against it for long.
 const maxLead = 4
@@ -44,10 +40,8 @@ type Gate struct {
 
 // lane is the state of one class.
 type lane struct {
-	inUse   int   // slots, those set aside included
-	waiting queue // requests, and at most one claim
-	claim   *ticket
-	aside   *ticket // a slot kept for the next TryAcquire
+	inUse   int // slots, those set aside included
+	waiting queue
 	entered int     // requests that wait for a shared transaction
 	turn    float64 // when its next turn starts, in units of slots
 }
@@ -126,29 +120,18 @@ func (g *Gate) wait(ctx context.Context, t *ticket) (func(), error) {
 }
 
 // TryAcquire takes a slot if one is to be had without waiting and without
-// overtaking those who wait. After a refusal the class has a place in the queue,
-// so that a caller who tries again within a few milliseconds is not starved.
+// overtaking those who wait. Whoever must get one at last calls Acquire: a caller
+// that only tries can be starved by those who wait.
 func (g *Gate) TryAcquire(c Class) (release func(), ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l := &g.lanes[c]
-	if t := l.aside; t != nil {
-		l.aside = nil
-		t.expiry.Stop()
-		g.admit(t)
-		return g.releaser(t), true
+	if g.lanes[c].waiting.len > 0 || !g.admits(c) {
+		return nil, false
 	}
-	if l.waiting.len == 0 && g.admits(c) {
-		t := &ticket{class: c}
-		g.take(c)
-		g.admit(t)
-		return g.releaser(t), true
-	}
-	if l.claim == nil {
-		l.claim = &ticket{class: c}
-		l.waiting.push(l.claim)
-	}
-	return nil, false
+	t := &ticket{class: c}
+	g.take(c)
+	g.admit(t)
+	return g.releaser(t), true
 }
 
 // Enter counts a request that waits for a shared transaction, until leave, which
@@ -237,32 +220,10 @@ func (g *Gate) handOn() {
 			return
 		}
 		g.take(c)
-		l := &g.lanes[c]
-		t := l.waiting.pop()
-		if t == l.claim {
-			l.claim = nil
-			g.setAside(t)
-			continue
-		}
+		t := g.lanes[c].waiting.pop()
 		g.admit(t)
 		close(t.granted)
 	}
-}
-
-// setAside keeps a slot that was taken for the next TryAcquire of its class.
-// There is no second one: only a refused TryAcquire leaves a claim, and none is
-// refused while a slot is kept.
-func (g *Gate) setAside(t *ticket) {
-	l := &g.lanes[t.class]
-	l.aside = t
-	t.expiry = time.AfterFunc(asideFor, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if l.aside == t {
-			l.aside = nil
-			g.give(t.class)
-		}
-	})
 }
 
 // next picks the class whose waiting request gets the next slot: the first one

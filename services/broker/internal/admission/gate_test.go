@@ -157,11 +157,11 @@ func TestNoClassStarvesWhateverTheBudget(t *testing.T) {
 	for _, slots := range []int{1, 2, 3, 21} {
 		synctest.Test(t, func(t *testing.T) {
 			g := setup(t, admission.Config{Slots: slots, Min: slots})
-			served := load(t, g, 25, 2*time.Second)
+			served := load(t, g, 25, time.Second)
 			total := float64(served[admission.Push] + served[admission.Pop] + served[admission.Ack] + served[admission.Maint])
-			require.InDelta(t, float64(2000*slots), total, float64(100*slots))
+			require.InDelta(t, float64(1000*slots), total, float64(50*slots))
 			for c, share := range map[admission.Class]float64{admission.Push: 0.25, admission.Pop: 0.40, admission.Ack: 0.30, admission.Maint: 0.05} {
-				require.InDelta(t, share, float64(served[c])/total, 0.04, "%s of %d", c, slots)
+				require.InDelta(t, share, float64(served[c])/total, 0.05, "%s of %d", c, slots)
 			}
 		})
 	}
@@ -195,56 +195,6 @@ func TestTryAcquireNeitherWaitsNorOvertakes(t *testing.T) {
 		first()
 		require.Equal(t, "waiting", <-served)
 		held[0]()
-	})
-}
-
-// The caller tries every few milliseconds, as those do that collect work meanwhile.
-func TestARefusedTryAcquireIsNotStarvedByThoseWhoWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 1})
-		ctx, cancel := context.WithCancel(t.Context())
-		var others, own int
-		var wg sync.WaitGroup
-		for range 10 {
-			wg.Go(func() {
-				for {
-					release, err := g.Acquire(ctx, admission.Ack)
-					if err != nil {
-						return
-					}
-					time.Sleep(time.Millisecond)
-					others++ // the only slot guards it
-					release()
-				}
-			})
-		}
-		for range 1000 {
-			time.Sleep(3 * time.Millisecond)
-			if release, ok := g.TryAcquire(admission.Push); ok {
-				own++
-				release()
-			}
-		}
-		cancel()
-		wg.Wait()
-		require.Greater(t, own, 300)
-		require.Greater(t, others, 1000)
-	})
-}
-
-func TestASlotSetAsideGoesToOthersWhenNobodyComesForIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 1})
-		held := hold(t, g, admission.Ack, 1)
-		_, ok := g.TryAcquire(admission.Push)
-		require.False(t, ok)
-		held[0]()
-		start := time.Now()
-		_, err := g.Acquire(t.Context(), admission.Ack)
-		require.NoError(t, err)
-		require.Equal(t, 20*time.Millisecond, time.Since(start))
 	})
 }
 

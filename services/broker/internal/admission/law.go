@@ -243,7 +243,7 @@ func (l *laneLaw) step(s laneSight, ceiling int) string {
 
 func (l *laneLaw) judge(s laneSight) string {
 	switch {
-	case !s.aged:
+	case !s.aged || !l.before.aged:
 		if s.done*100 >= l.before.done*betterPercent {
 			return keep
 		}

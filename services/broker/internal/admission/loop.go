@@ -36,11 +36,7 @@ func (g *Gate) Run(ctx context.Context) error {
 
 // tick lets the law judge what was seen and hands on what it adds.
 func (g *Gate) tick(ctx context.Context) {
-	var pops laneSight
-	if g.cfg.PopAge != nil {
-		pops.aged = true
-		pops.age, pops.depth = g.cfg.PopAge()
-	}
+	pops := g.lookAtPops()
 	g.mu.Lock()
 	s := g.look(time.Now(), pops)
 	made := g.law.step(s)
@@ -56,6 +52,19 @@ func (g *Gate) tick(ctx context.Context) {
 			slog.Duration("cycle", s.trains.cycle), slog.Duration("commit_time", s.commitTime),
 			slog.Int("trains", s.trains.count), slog.Int("commits", s.trains.commits))
 	}
+}
+
+// lookAtPops asks about lanes that are ready when the answer matters. Whoever
+// knows has locks of its own, so the gate is not locked meanwhile.
+func (g *Gate) lookAtPops() laneSight {
+	g.mu.Lock()
+	matters := g.seen.capped[Pop] || g.law.lanes[Pop].probing
+	g.mu.Unlock()
+	if g.cfg.PopAge == nil || !matters {
+		return laneSight{}
+	}
+	age, depth := g.cfg.PopAge()
+	return laneSight{aged: true, age: age, depth: depth}
 }
 
 // look sums up the time since the previous tick.

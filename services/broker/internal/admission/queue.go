@@ -3,14 +3,11 @@ package admission
 import "time"
 
 // ticket is one request on its way: in the queue of its class, then among the
-// admitted, or in between set aside for a TryAcquire.
+// admitted.
 type ticket struct {
-	class Class
-	// granted is closed when a waiting request gets its slot. It is nil in a
-	// claim, which nobody waits for.
-	granted chan struct{}
-	since   time.Time   // when the slot was taken
-	expiry  *time.Timer // of a slot set aside
+	class   Class
+	granted chan struct{} // closed when a waiting request gets its slot
+	since   time.Time     // when it got it
 
 	prev, next *ticket
 }

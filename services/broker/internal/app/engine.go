@@ -75,7 +75,7 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	s.announcer = &announce.Announcer{Local: announce.Local{Waker: s.hub, Lanes: s.lanes}}
-	s.gate, err = admission.New(admissionConfig(cfg, log), tel.Meters.Meter(serviceName+"/admission"))
+	s.gate, err = admission.New(s.admissionConfig(cfg, log), tel.Meters.Meter(serviceName+"/admission"))
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func newMarks(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog
 	return cache, nil
 }
 
-func admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {
+func (s *shared) admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {
 	b := cfg.Budget
 	c := admission.Config{
 		Slots: cfg.Slots(), Min: b.Min, Init: b.Init, Max: b.Max, NoSync: b.NoSync,
@@ -220,6 +220,9 @@ func admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {
 	}
 	if b.Trace {
 		c.Trace = log
+	}
+	if cfg.Hotlist.Enabled {
+		c.PopAge = func() (time.Duration, int) { return s.hot.Oldest() } // the list, made later, needs the gate
 	}
 	return c
 }

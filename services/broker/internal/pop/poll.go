@@ -91,6 +91,9 @@ func (p *poll) take(ctx context.Context, call func(ctx context.Context, args sto
 	if err != nil {
 		return err
 	}
+	if len(claimed) > 0 {
+		p.Admission.Commit()
+	}
 	if err := p.render(ctx, claimed); err != nil {
 		return err
 	}

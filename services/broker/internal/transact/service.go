@@ -134,6 +134,7 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	}
 	switch text, answered := errtext.Database(err); {
 	case err == nil:
+		b.Admission.Commit()
 	case errors.As(err, &refused):
 		b.putBack()
 		return b.refused(refused.Reason, refused.Text), nil
