@@ -106,6 +106,18 @@ func alterDatabase(t *testing.T, db *harness.Database, change string) {
 	require.NoError(t, tx.Commit(t.Context()))
 }
 
+// TestBootOutlivesARestartOfTheDatabase cuts the connection on which a starting
+// broker looks at the schema.
+func TestBootOutlivesARestartOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	s := harness.StartSetup(t, harness.Setup{Brokers: 1, Proxy: true})
+	s.Terminate(t)
+	lost := s.Proxy.LoseAnswer("queen.schema_files")
+	s.Restart(t)
+	answerLost(t, lost)
+	s.PushEach(t, queueName(t), "", 1)
+}
+
 // TestRule17ConnectionsNoticeADeadPeer looks at the timers of the kernel: both
 // ends of every session probe a silent peer after 5 s.
 func TestRule17ConnectionsNoticeADeadPeer(t *testing.T) {

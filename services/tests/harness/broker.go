@@ -258,6 +258,7 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 func (b *Broker) boot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("no answer within %s", bootTimeout))
 	defer cancel()
+	since := b.log.position()
 	proc, err := process.Start("broker", b.path, b.env, b.log)
 	if err != nil {
 		return err
@@ -265,7 +266,7 @@ func (b *Broker) boot(ctx context.Context) error {
 	b.proc = proc
 	if err := proc.WaitHealthy(ctx, b.URL+"/health"); err != nil {
 		proc.Kill()
-		return fmt.Errorf("%w\n%s", err, b.log.text(0))
+		return fmt.Errorf("%w\n%s", err, b.log.text(since))
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func (a *App) connect(ctx context.Context) error {
 
 func (a *App) prepareSchema(ctx context.Context) error {
 	if a.cfg.Server.ApplySchema {
-		return applySchema(ctx, a.db, a.log)
+		return installSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
 	}
 	return awaitSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
 }
@@ -217,7 +217,7 @@ func (a *App) disconnect(ctx context.Context) error {
 func (a *App) Migrate(ctx context.Context) error {
 	err := a.connect(ctx)
 	if err == nil {
-		err = applySchema(ctx, a.db, a.log)
+		err = installSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
 	}
 	a.db.Close()
 	return errors.Join(err, a.tel.Shutdown(context.WithoutCancel(ctx)))

@@ -11,6 +11,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/schema"
+	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/config"
 )
 
@@ -42,6 +43,17 @@ func applySchema(ctx context.Context, db *pgdb.DB, log *slog.Logger) error {
 			slog.Duration(logging.KeyElapsed, time.Since(began)))
 	}
 	return nil
+}
+
+// installSchema is applySchema that begins again when PostgreSQL goes away in the
+// middle: what it has done stays done. The time bounds when it begins, not how
+// long it takes, since a change to a large database may take long.
+func installSchema(ctx context.Context, db *pgdb.DB, wait time.Duration, log *slog.Logger) error {
+	apply := func(context.Context) error { return applySchema(ctx, db, log) }
+	return persist(ctx, wait, log, "schema", apply, func(err error) bool {
+		refused := errors.Is(err, schema.ErrTooNew) || errors.Is(err, schema.ErrServerTooOld) || errors.Is(err, schema.ErrUnknownFiles)
+		return !refused && store.Classify(err) == store.Transient
+	})
 }
 
 // awaitSchema is for brokers that leave the schema to somebody else: it waits
