@@ -76,7 +76,7 @@ func (p *Packer) compress(dst, raw []byte) []byte {
 	}
 	trial := raw[:min(len(raw), trialBytes)]
 	out := p.fastest.EncodeAll(trial, dst)
-	switch poor := len(out) > len(trial)*3/5; {
+	switch poor := len(out) > len(trial)/2; {
 	case !poor:
 		return p.encoder.EncodeAll(raw, dst)
 	case len(trial) == len(raw):
