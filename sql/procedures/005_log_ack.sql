@@ -7,8 +7,9 @@
 -- log_partitions rows ascending by id FOR NO KEY UPDATE, then consumers. No lane is
 -- searched while a row of it is locked, see log_ack_seek_v1.
 --
--- Measured on PostgreSQL 15: a lease and its positional ack write 340 bytes of WAL
--- (800 when the cursors had an index of workers and the ack took its lock first).
+-- Measured on PostgreSQL 15, one message in a transaction of its own: the lease of
+-- log_pop_specific_bin_v1 and its positional ack write 454 bytes of WAL (740 with
+-- an index of workers), the lease and its ack by hash 511 (800).
 --
 -- Re-applying is safe: create-only table and indexes, CREATE OR REPLACE with
 -- unchanged signatures; where one has changed, the old one is dropped in the
@@ -432,7 +433,10 @@ DECLARE
     c       RECORD;
     v_below BOOLEAN[];
 BEGIN
-    SELECT l.committed, l.batch_end, l.worker_id, l.lease_expires_at INTO c
+    -- Offsets below txns_start have lost their hashes.
+    SELECT l.committed, l.batch_end, l.worker_id, l.lease_expires_at,
+           greatest(l.committed + 1, COALESCE((SELECT p.txns_start FROM queen.log_partitions AS p WHERE p.id = l.partition_id), 0)) AS low
+    INTO c
     FROM queen.log_consumers AS l
     WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group;
     IF NOT FOUND OR queen.log_lease_fault_v1(p_worker, c.worker_id, c.lease_expires_at) IS NOT NULL
@@ -441,7 +445,7 @@ BEGIN
     END IF;
     o_committed := c.committed;
     o_batch_end := c.batch_end;
-    o_offs := queen.log_ack_resolve_v1(p_partition_id, queen.log_ack_low_v1(p_partition_id, c.committed), c.batch_end, p_hashes);
+    o_offs := queen.log_ack_resolve_v1(p_partition_id, c.low, c.batch_end, p_hashes);
     IF array_position(o_offs, NULL) IS NOT NULL AND c.committed >= 0 THEN
         v_below := queen.log_ack_below_v1(p_partition_id, c.committed, (
             SELECT array_agg(CASE WHEN u.off IS NULL THEN u.h END ORDER BY u.ord)
@@ -450,16 +454,6 @@ BEGIN
         FROM unnest(o_offs, v_below) WITH ORDINALITY AS u (off, below, ord);
     END IF;
 END
-$$;
-
--- The first offset that an ack may name: offsets below txns_start have lost their
--- hashes.
-CREATE OR REPLACE FUNCTION queen.log_ack_low_v1(p_partition_id UUID, p_committed BIGINT)
-RETURNS BIGINT
-LANGUAGE sql STABLE
-AS $$
-    SELECT greatest(p_committed + 1,
-        COALESCE((SELECT p.txns_start FROM queen.log_partitions AS p WHERE p.id = p_partition_id), 0))
 $$;
 
 -- Brings what log_ack_seek_v1 found up to a row that was locked since. It costs
@@ -478,8 +472,8 @@ RETURNS BIGINT[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_offs  BIGINT[] := queen.log_ack_resolve_v1(
-        p_partition_id, queen.log_ack_low_v1(p_partition_id, p_committed), p_batch_end, p_hashes);
+    v_low   BIGINT := COALESCE((SELECT p.txns_start FROM queen.log_partitions AS p WHERE p.id = p_partition_id), 0);
+    v_offs  BIGINT[] := queen.log_ack_resolve_v1(p_partition_id, greatest(p_committed + 1, v_low), p_batch_end, p_hashes);
     v_below BOOLEAN[];
     v_moved BIGINT[];
 BEGIN
@@ -649,7 +643,7 @@ END
 $$;
 
 -- The cursors on which workers hold live leases, by one pass over all cursors:
--- about 130 ms of CPU for a million. There is no index of workers: with it a lease and its ack
+-- 50 to 60 ms of CPU for a million (180 MB). There is no index of workers: with it a lease and its ack
 -- cost 800 bytes of WAL, without it 510, and two index entries each (they are no
 -- HOT updates then), while few leases are ever renewed. A broker knows the cursors
 -- of the leases it has given out, and asks for others once in the life of a
