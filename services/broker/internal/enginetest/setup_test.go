@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +59,18 @@ type engine struct {
 	tx    *transact.Service
 
 	registry *registry.Registry
+	whole    atomic.Int64 // acks that took the fast path
+}
+
+// counting counts the batches that are committed without a look at their hashes.
+type counting struct {
+	ack.Batches
+	n *atomic.Int64
+}
+
+func (c counting) Ack(ctx context.Context, batches []store.AckRow) ([]ackfusion.Verdict, error) {
+	c.n.Add(int64(len(batches)))
+	return c.Batches.Ack(ctx, batches)
 }
 
 // between wraps the store that the push service sees.
@@ -103,7 +116,7 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 	})
 	require.NoError(t, err)
 	e.ack, err = ack.New(ack.Config{}, ack.Deps{
-		Store: e.store, Batches: e.batches(gate, plain), Registry: e.registry, Letters: letters, Admission: gate, Announcer: announcer,
+		Store: e.store, Batches: counting{e.batches(gate, plain), &e.whole}, Registry: e.registry, Letters: letters, Admission: gate, Announcer: announcer,
 		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
