@@ -308,7 +308,7 @@ func TestACursorThatMovesDuringTheSearch(t *testing.T) {
 			require.EqualValues(t, c.at, got["off"])
 			require.Len(t, got["noopHashes"], len(c.want.Noop))
 			require.Len(t, got["unresolvedHashes"], len(c.want.Unresolved))
-			require.EqualValues(t, c.at, b.state(pid, group).Committed)
+			require.Equal(t, c.at, b.state(pid, group).Committed)
 		})
 	}
 }
