@@ -177,6 +177,24 @@ func (l *List) Age(tenant uuid.UUID, queue, group string) (oldestReady time.Dura
 	return r.age(l.now()), ready
 }
 
+// News counts the messages that were announced to a group, from some time on; ok
+// says whether it has a ring. Two counts tell how many came between them, also
+// those that somebody has taken.
+func (l *List) News(tenant uuid.UUID, queue, group string) (n int64, ok bool) {
+	if l == nil {
+		return 0, false
+	}
+	q := l.queue(tenant, queue)
+	if q == nil {
+		return 0, false
+	}
+	r := q.find(group)
+	if r == nil {
+		return 0, false
+	}
+	return r.news.Load(), true
+}
+
 // Oldest is Age over all rings that somebody pops; what nobody wants says nothing
 // about how well those who ask are served.
 func (l *List) Oldest() (oldestReady time.Duration, ready int) {

@@ -15,6 +15,7 @@ type ring struct {
 	walk  walk
 
 	ready   atomic.Int64  // slots that are ready
+	news    atomic.Int64  // messages announced
 	turn    atomic.Uint32 // shard the next check-out begins with
 	asked   atomic.Int64  // last check-out
 	hungry  atomic.Int64  // last check-out that found nothing
@@ -48,6 +49,9 @@ func (s *sub) lane(i int32) int32 { return i*int32(len(s.ring.subs)) + s.shard }
 
 // mark marks a lane and reports whether that made it ready.
 func (r *ring) mark(lane int32, m mark) bool {
+	if m.kind == news {
+		r.news.Add(int64(m.count))
+	}
 	s, i := r.sub(lane)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,30 +60,50 @@ func (p *poll) lookAfterHold(ctx context.Context, how mode) error {
 	if p.inRing() && p.ringEmpty() {
 		return nil
 	}
-	n, err := p.estimate(ctx)
-	if err != nil {
+	var g gathering
+	if err := p.estimate(ctx, &g); err != nil {
 		return err
 	}
-	if n > 0 && n < p.budget() && !p.gather(ctx, window) {
+	if g.there > 0 && g.there < p.budget() && !p.gather(ctx, window, &g) {
 		return ctx.Err()
 	}
 	return p.look(ctx, how)
 }
 
+// gathering is what is known of a batch that gathers.
+type gathering struct {
+	there   int   // messages that one claim could take
+	news    int64 // announced to the ring until then
+	counted bool  // the ring counts
+}
+
 // estimate asks how much one claim could take now.
-func (p *poll) estimate(ctx context.Context) (int, error) {
+func (p *poll) estimate(ctx context.Context, g *gathering) error {
 	release, err := p.admit(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer release()
 	q := &p.req.Query
-	return p.Store.PopEstimate(ctx, p.req.Tenant, p.req.Queue, q.Group, q.Partitions, p.budget())
+	g.news, g.counted = p.HotList.News(p.req.Tenant, p.req.Queue, q.Group)
+	g.there, err = p.Store.PopEstimate(ctx, p.req.Tenant, p.req.Queue, q.Group, q.Partitions, p.budget())
+	return err
+}
+
+// full says whether the batch has gathered. While the ring has heard of too few
+// messages the database is not asked. What cannot be learnt now is learnt at the
+// next look, or by the claim.
+func (p *poll) full(ctx context.Context, g *gathering) bool {
+	n, counted := p.HotList.News(p.req.Tenant, p.req.Queue, p.req.Query.Group)
+	if counted && g.counted && int64(g.there)+n-g.news < int64(p.budget()) {
+		return false
+	}
+	return p.estimate(ctx, g) == nil && g.there >= p.budget()
 }
 
 // gather waits until the batch is full or the window has passed, at most until
 // the deadline. It reports false when the request ended meanwhile.
-func (p *poll) gather(ctx context.Context, window time.Duration) bool {
+func (p *poll) gather(ctx context.Context, window time.Duration, g *gathering) bool {
 	end := time.NewTimer(min(window, time.Until(p.deadline)))
 	defer end.Stop()
 	look := time.NewTicker(min(max(window/holdLooks, minHoldLook), maxHoldLook))
@@ -97,8 +117,7 @@ func (p *poll) gather(ctx context.Context, window time.Duration) bool {
 		case <-ctx.Done():
 			return false
 		case <-look.C:
-			// What cannot be learnt now is learnt at the next look, or by the claim.
-			if n, err := p.estimate(ctx); err == nil && n >= p.budget() {
+			if p.full(ctx, g) {
 				return true
 			}
 		}

@@ -298,6 +298,20 @@ func TestMinPopWaitHoldsPopsOfTheRing(t *testing.T) {
 		a = <-out
 		require.NotNil(t, a.body)
 		require.Equal(t, 5800*time.Millisecond, a.took)
+		require.Equal(t, 1, b.store.count("estimate"), "the ring would have heard of more")
+
+		// It ends early when the ring has heard of a full batch.
+		out = b.start(t.Context(), wildcard(q))
+		b.store.add([]store.Popped{b.claimOf(t, "b", 0, "1")})
+		b.list.Pushed(tenant, "q", "b", 1)
+		time.Sleep(100 * time.Millisecond)
+		b.store.mu.Lock()
+		b.store.claims[0] = []store.Popped{b.claimOf(t, "b", 0, "1", "2")}
+		b.store.mu.Unlock()
+		b.list.Pushed(tenant, "q", "b", 1)
+		a = <-out
+		require.Len(t, decode(t, a.body).Messages, 2)
+		require.Less(t, a.took, 200*time.Millisecond)
 	})
 }
 
