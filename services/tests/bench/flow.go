@@ -12,12 +12,9 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// The wait for the last messages goes on for quietLooks without progress, and
-// for drainLooks at all.
-const (
-	quietLooks = 5
-	drainLooks = 60
-)
+// drainQuiets bounds the wait for the last messages, in times that it may go on
+// without progress.
+const drainQuiets = 12
 
 // flow is a load on brokers: pushes, and consumers that read and acknowledge
 // everything.
@@ -119,7 +116,7 @@ func (r *flowRun) drain(ctx context.Context) {
 	if r.groups == 0 {
 		return
 	}
-	quiet, limit := quietLooks*r.scale.Look, drainLooks*r.scale.Look
+	quiet, limit := r.scale.Quiet, drainQuiets*r.scale.Quiet
 	if r.patient {
 		quiet, limit = limit, 5*limit
 	}

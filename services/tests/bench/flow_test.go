@@ -91,7 +91,9 @@ func runFake(t *testing.T, f *fakeBroker, more func(*flow)) block {
 	}
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
-	s := &stack{lab: &lab{scale: tinyScale}, brokers: []*broker{{addr: server.Listener.Addr().String()}}}
+	short := tinyScale
+	short.Quiet = 300 * time.Millisecond
+	s := &stack{lab: &lab{scale: short}, brokers: []*broker{{addr: server.Listener.Addr().String()}}}
 	fl := flow{
 		shape: shape{Queue: "q", Batch: 5, Lanes: 4}, pushers: 2, requests: 20,
 		groups: 1, consumers: 1, popBatch: 10, popLanes: 2,

@@ -32,18 +32,19 @@ type scale struct {
 	Slower  int           `json:"slower"`  // offered rates are divided by this
 	Poll    time.Duration `json:"pollNs"`  // how long a pop waits; consumers end after their last one
 	Look    time.Duration `json:"lookNs"`  // between two looks at what has to settle
+	Quiet   time.Duration `json:"quietNs"` // without progress, after which messages count as lost
 }
 
 var (
 	fullScale = scale{
 		Block: 10 * time.Second, Warmup: time.Second, Rounds: 5, Blocks: 3, Lanes: 100_000,
 		Parked: 10_000, History: 1_500_000, Hops: 300, Segment: 10_000, Slower: 1,
-		Poll: time.Second, Look: time.Second,
+		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 	quickScale = scale{
 		Block: 3 * time.Second, Warmup: 500 * time.Millisecond, Rounds: 3, Blocks: 1, Lanes: 100_000,
 		Parked: 10_000, History: 300_000, Hops: 100, Segment: 10_000, Slower: 1,
-		Poll: time.Second, Look: time.Second,
+		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 )
 
