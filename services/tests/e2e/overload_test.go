@@ -142,7 +142,7 @@ func (t *tally) consumeOnce(ctx context.Context, b *harness.Broker, queue string
 
 // Twenty times what the broker can do arrive for a while: 15 seconds, or a whole
 // minute with QUEEN_TEST_LONG=1. Each push transaction is made to last at least
-// 50 ms, so that it is the database that sets the pace and not the processor,
+// 100 ms, so that it is the database that sets the pace and not the processor,
 // which the load, the broker and PostgreSQL share here.
 func TestTwentyTimesTheCapacityIsRefusedInBounds(t *testing.T) {
 	duration := 15 * time.Second
@@ -153,13 +153,13 @@ func TestTwentyTimesTheCapacityIsRefusedInBounds(t *testing.T) {
 		"QUEEN_ADMISSION_MAX_WAITING=32", "GOMAXPROCS=2")
 	q := queueName(t)
 	b.DB.Exec(t, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
-		$$BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END$$`)
+		$$BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END$$`)
 	b.DB.Exec(t, `CREATE TRIGGER slow AFTER INSERT ON queen.log_segments FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
 	f := newFlood(b, q, 16, 1500)
 
 	consumed := consume(t, b, q)
 	first := f.closed(t, 24, time.Second) // makes the lanes
-	const measured = 4 * time.Second
+	const measured = 5 * time.Second
 	before := f.closed(t, 24, measured)
 	require.Empty(t, before.unexpected)
 	most := float64(before.accepted) / measured.Seconds()
