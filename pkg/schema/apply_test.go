@@ -117,3 +117,15 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 	ready.User, ready.Password = role, "secret"
 	require.ErrorIs(t, schema.Check(t.Context(), open(t, ready)), schema.ErrPrivilege)
 }
+
+// Generation 1 had an index that cost leases and acks their HOT updates.
+func TestTheIndexOfWorkersIsDropped(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE INDEX idx_log_consumers_worker ON queen.log_consumers (worker_id) WHERE worker_id IS NOT NULL`)
+	for range 2 {
+		_, err := schema.Apply(t.Context(), db, schema.Options{Force: true})
+		require.NoError(t, err)
+		require.True(t, scan[bool](t, db, `SELECT to_regclass('queen.idx_log_consumers_worker') IS NULL`))
+	}
+}

@@ -158,6 +158,11 @@ func (b *bundle) Released(t, partition uuid.UUID, group, _, _ string, full bool)
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
+	return build(t)
+}
+
+func build(t testing.TB) *bundle {
+	t.Helper()
 	b := &bundle{store: &fakeStore{
 		outcomes: map[uuid.UUID]store.AckOutcome{pid1: {OK: true}, pid2: {OK: true}},
 		errs:     make(map[uuid.UUID][]error),

@@ -241,3 +241,35 @@ func TestWithoutARegistryAcksGoByTheirHashes(t *testing.T) {
 	b.ack(t, item("a", pid1, wire.AckCompleted, "w"))
 	require.Len(t, b.store.calls, 1)
 }
+
+type committing struct{}
+
+func (committing) Ack(_ context.Context, batches []store.AckRow) ([]ackfusion.Verdict, error) {
+	return make([]ackfusion.Verdict, len(batches)), nil
+}
+
+// What an ack costs beside its transaction.
+func BenchmarkAckOfAWholeBatch(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := build(b)
+			s.svc.Batches = committing{}
+			req := wire.AckRequest{}
+			var hashes []byte
+			for i := range n {
+				it := item(fmt.Sprint("m", i), pid1, wire.AckCompleted, "w")
+				h := segment.Hash(it.TransactionID)
+				req.Items, hashes = append(req.Items, it), append(hashes, h[:]...)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.registry.Delivered(pid1, "g", "w", 7, hashes, time.Minute)
+				rs, err := s.svc.Ack(context.Background(), tenant, req)
+				if err != nil || !done(rs) {
+					b.Fatal(rs, err)
+				}
+				s.ended = s.ended[:0]
+			}
+		})
+	}
+}
