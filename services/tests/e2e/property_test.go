@@ -18,6 +18,8 @@ const (
 	// propertyBudget ends the search for a counterexample: on a slow machine fewer
 	// sequences are tried, and a first one always is.
 	propertyBudget = 15 * time.Second
+	// longPropertyBudget wants more sequences than rapid's default: -rapid.checks.
+	longPropertyBudget = 3 * time.Minute
 
 	// modelPatience is how long a broker may take to find a lane whose lease the
 	// test ended in the database, or which another broker wrote to.
@@ -57,7 +59,11 @@ func switches() []string {
 func checkModel(t *testing.T, b *harness.Broker) {
 	t.Helper()
 	prefix := queueName(t)
-	deadline := time.Now().Add(propertyBudget)
+	budget := propertyBudget
+	if harness.Long() {
+		budget = longPropertyBudget
+	}
+	deadline := time.Now().Add(budget)
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		if run > 0 && time.Now().After(deadline) {
