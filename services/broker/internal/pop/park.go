@@ -109,7 +109,9 @@ func (p *Parked) mayRest(err error) bool {
 	if err != nil || p.body != nil || p.stopping() {
 		return false
 	}
-	return time.Until(p.deadline) > 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.left && time.Until(p.deadline) > 0
 }
 
 func (p *Parked) stopping() bool {

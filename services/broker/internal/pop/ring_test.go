@@ -225,6 +225,36 @@ func TestAFailedClaimGivesItsCandidatesBack(t *testing.T) {
 	})
 }
 
+func TestAClientThatLeavesDuringALookEndsIt(t *testing.T) {
+	t.Parallel()
+	for name, pending := range map[string]bool{"that finds nothing": false, "that delivers": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setupRing(t, pop.Config{})
+				b.known(t)
+				body, parked, err := b.svc.Begin(t.Context(), wildcard(query(true, 10*time.Second)))
+				require.NoError(t, err)
+				require.Nil(t, body)
+				var got answer
+				parked.Answer(func(body []byte, err error) { got = answer{body: body, err: err} })
+				b.store.onClaim = parked.Cancel
+				b.store.states = map[string]store.CandidateState{"a": {Partition: "a", State: store.StateEmpty}}
+				if pending {
+					b.store.add([]store.Popped{b.claimOf(t, "a", 0, "1")})
+				}
+				b.list.Pushed(tenant, "q", "a", 1)
+				synctest.Wait()
+				require.Equal(t, pending, got.body != nil)
+				if !pending {
+					require.ErrorIs(t, got.err, context.Canceled)
+				}
+				require.Zero(t, b.svc.Waiting())
+			})
+		})
+	}
+}
+
 func TestCandidatesAreNotHeldInTheAdmissionQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
