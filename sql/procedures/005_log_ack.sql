@@ -350,6 +350,20 @@ BEGIN
     ORDER BY t.base_offset DESC
     LIMIT 1;
     v_from := COALESCE(v_from, p_low);
+    IF p_high IS NOT NULL AND cardinality(p_hashes) = 1 THEN
+        -- One hash needs no join, and no settings against a bad one.
+        RETURN ARRAY[(
+            SELECT min(s.base_offset + x.idx)
+            FROM (
+                SELECT t.base_offset, t.hashes || ''::BYTEA AS hashes
+                FROM queen.log_txns AS t
+                WHERE t.partition_id = p_pid AND t.base_offset BETWEEN v_from AND p_high
+                OFFSET 0
+            ) AS s
+            CROSS JOIN LATERAL queen.log_unnest_hashes(s.hashes) AS x
+            WHERE x.h = p_hashes[1] AND s.base_offset + x.idx BETWEEN p_low AND p_high
+        )];
+    END IF;
     IF p_high IS NOT NULL THEN
         RETURN queen.log_ack_match_v1(p_pid, v_from, p_high, p_low, p_high, p_hashes);
     END IF;
@@ -567,30 +581,41 @@ BEGIN
         v_offs := queen.log_ack_refresh_v1(p_partition_id, c.committed, c.batch_end, p_hashes, p_seen, p_offs);
     END IF;
 
-    -- What was said about them: ok, one of the signals, or nothing known.
-    SELECT array_agg(CASE
-               WHEN COALESCE(u.status, '') IN ('', 'completed', 'success', 'acked', 'ok') THEN 'ok'
-               WHEN u.status IN ('failed', 'dlq', 'retry') THEN u.status
-           END ORDER BY u.ord)
-    INTO v_kinds
-    FROM unnest(p_hashes, p_statuses) WITH ORDINALITY AS u (h, status, ord);
+    IF v_n > 0 AND array_position(v_offs, NULL) IS NULL AND array_position(v_offs, -1) IS NULL
+       AND (p_statuses IS NULL OR p_statuses <@ ARRAY['', 'completed', 'success', 'acked', 'ok']) THEN
+        -- Nothing but good news of what is in the batch, as almost always: a third of
+        -- the work of this procedure is saved.
+        v_new := v_offs[1];
+        IF v_n > 1 THEN
+            SELECT max(u.off) INTO v_new FROM unnest(v_offs) AS u (off);
+        END IF;
+        v_lists := '{"noopHashes": [], "staleHashes": [], "unresolvedHashes": []}';
+    ELSE
+        -- What was said about them: ok, one of the signals, or nothing known.
+        SELECT array_agg(CASE
+                   WHEN COALESCE(u.status, '') IN ('', 'completed', 'success', 'acked', 'ok') THEN 'ok'
+                   WHEN u.status IN ('failed', 'dlq', 'retry') THEN u.status
+               END ORDER BY u.ord)
+        INTO v_kinds
+        FROM unnest(p_hashes, p_statuses) WITH ORDINALITY AS u (h, status, ord);
 
-    SELECT u.kind, u.off INTO v_signal, v_poison
-    FROM unnest(v_kinds, v_offs) AS u (kind, off)
-    WHERE u.off >= 0 AND u.kind <> 'ok'
-    ORDER BY u.off, array_position(ARRAY['dlq', 'failed', 'retry'], u.kind)
-    LIMIT 1;
+        SELECT u.kind, u.off INTO v_signal, v_poison
+        FROM unnest(v_kinds, v_offs) AS u (kind, off)
+        WHERE u.off >= 0 AND u.kind <> 'ok'
+        ORDER BY u.off, array_position(ARRAY['dlq', 'failed', 'retry'], u.kind)
+        LIMIT 1;
 
-    SELECT COALESCE(max(u.off) FILTER (WHERE u.kind = 'ok' AND u.off >= 0 AND (v_poison IS NULL OR u.off < v_poison)), c.committed),
-           jsonb_build_object(
-               'noopHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
-                   FILTER (WHERE u.off = -1 AND u.kind = 'ok'), '[]'),
-               'staleHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
-                   FILTER (WHERE u.off = -1 AND u.kind <> 'ok'), '[]'),
-               'unresolvedHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
-                   FILTER (WHERE u.off IS NULL), '[]'))
-    INTO v_new, v_lists
-    FROM unnest(p_hashes, v_kinds, v_offs) WITH ORDINALITY AS u (h, kind, off, ord);
+        SELECT COALESCE(max(u.off) FILTER (WHERE u.kind = 'ok' AND u.off >= 0 AND (v_poison IS NULL OR u.off < v_poison)), c.committed),
+               jsonb_build_object(
+                   'noopHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                       FILTER (WHERE u.off = -1 AND u.kind = 'ok'), '[]'),
+                   'staleHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                       FILTER (WHERE u.off = -1 AND u.kind <> 'ok'), '[]'),
+                   'unresolvedHashes', COALESCE(jsonb_agg(encode(u.h, 'hex') ORDER BY u.ord)
+                       FILTER (WHERE u.off IS NULL), '[]'))
+        INTO v_new, v_lists
+        FROM unnest(p_hashes, v_kinds, v_offs) WITH ORDINALITY AS u (h, kind, off, ord);
+    END IF;
     v_delta := greatest(v_new - c.committed, 0);
 
     -- What that does to the batch.
