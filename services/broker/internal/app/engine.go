@@ -59,6 +59,7 @@ type shared struct {
 	announcer *announce.Announcer
 	ids       *mint.Source
 	letters   *deadletter.Filer
+	marks     *dedup.Cache       // nil when switched off
 	registry  *registry.Registry // of the batches that pops have delivered under leases
 }
 
@@ -81,7 +82,22 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	}
 	s.letters = deadletter.NewFiler(s.store, s.reader, log)
 	s.registry = registry.New(registry.Config{Bytes: int64(cfg.Acks.RegistryMB) << 20, LeasesOnly: !cfg.Acks.Registry})
-	return s, s.heat(cfg, tel, log)
+	if err := s.heat(cfg, tel, log); err != nil {
+		return nil, err
+	}
+	return s, s.remember(cfg, tel, log)
+}
+
+// remember makes the dedup cache, unless it is switched off.
+func (s *shared) remember(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
+	if !cfg.Dedup.Cache {
+		return nil
+	}
+	s.marks, err = dedup.New(dedup.Config{Bytes: int64(cfg.Dedup.CacheMB) << 20}, dedup.Deps{
+		Store: s.store, Meter: tel.Meters.Meter(serviceName + "/dedup"), Logger: log,
+	})
+	s.announcer.Caches = append(s.announcer.Caches, s.marks)
+	return err
 }
 
 // heat makes the hot list, unless it is switched off.
@@ -120,7 +136,7 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
-		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, IDs: s.ids,
+		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, Marks: s.marks, IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
 	})
 	if err != nil {
@@ -159,14 +175,10 @@ func (e *engine) deps() httpapi.Deps {
 
 // newPush builds the push path. What pushes share is in the fuser.
 func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*push.Service, error) {
-	marks, err := newMarks(cfg, s, tel, log)
-	if err != nil {
-		return nil, err
-	}
 	fuser, err := fusion.New(fusion.Config{
 		Shards: cfg.Fusion.Shards, MaxInflight: cfg.Fusion.MaxInflight, BundleMax: cfg.Fusion.BundleMax,
 	}, fusion.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: marks,
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: s.marks,
 		Meter: tel.Meters.Meter(serviceName + "/fusion"), Logger: log,
 	})
 	if err != nil {
@@ -193,21 +205,6 @@ func newAck(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 		Store: s.store, Batches: batches, Registry: s.registry, Letters: s.letters, Admission: s.gate, Announcer: s.announcer,
 		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
 	})
-}
-
-// newMarks builds the dedup cache; switched off, it is nil and vouches for nothing.
-func newMarks(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*dedup.Cache, error) {
-	if !cfg.Dedup.Cache {
-		return nil, nil
-	}
-	cache, err := dedup.New(dedup.Config{Bytes: int64(cfg.Dedup.CacheMB) << 20}, dedup.Deps{
-		Store: s.store, Meter: tel.Meters.Meter(serviceName + "/dedup"), Logger: log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.announcer.Caches = append(s.announcer.Caches, cache)
-	return cache, nil
 }
 
 func (s *shared) admissionConfig(cfg *config.Config, log *slog.Logger) admission.Config {

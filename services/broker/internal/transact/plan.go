@@ -1,6 +1,7 @@
 package transact
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 )
@@ -23,6 +25,8 @@ type bundle struct {
 	acks    [][]int // by position in tx.Acks: its operations
 	taken   []registry.Taken
 	refusal string // why it cannot be submitted at all
+	// submitted: the database may have seen it.
+	submitted bool
 }
 
 type laneKey struct{ queue, partition string }
@@ -175,12 +179,35 @@ func (b *bundle) lease(a store.TxAck, own string) store.TxAck {
 	return a
 }
 
-// probeAll withdraws the statement that ids were minted for this request, which
-// holds for one submission only (design rule 5).
-func (b *bundle) probeAll() {
+// mark says for every push what is known of its lane's window, so that no lane is
+// locked while a window is searched (design rule 7). That ids were minted for this
+// request holds for one submission only (rule 5).
+func (b *bundle) mark(ctx context.Context) {
 	pushes := slices.Clone(b.tx.Pushes) // the submitted ones are not ours any more
 	for i := range pushes {
-		pushes[i].Verified = store.VerifiedNone
+		p := &pushes[i]
+		if p.Verified == store.VerifiedMinted && !b.submitted {
+			continue
+		}
+		m := b.Marks.Mark(ctx, b.laneOf(p), p.Hashes)
+		p.PartitionID, p.Window, p.Verified = m.PartitionID, m.Window, m.Verified
+		if len(m.Suspects) > 0 {
+			// A duplicate, in all likelihood. It ends the bundle, so the search is
+			// not worth a list of rows.
+			p.Verified = m.Suspects[0] - 1
+		}
 	}
 	b.tx.Pushes = pushes
+}
+
+func (b *bundle) laneOf(p *store.TxPush) dedup.Lane {
+	return dedup.Lane{Tenant: b.tx.Tenant, Queue: p.Queue, Partition: p.Partition}
+}
+
+// remember tells the cache what was written.
+func (b *bundle) remember(verdicts []store.PushVerdict) {
+	for i := range b.tx.Pushes {
+		p, v := &b.tx.Pushes[i], &verdicts[i]
+		b.Marks.Wrote(b.laneOf(p), v.PartitionID, v.BaseOffset, v.CreatedAt, p.Hashes)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
+	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/registry"
@@ -73,6 +74,7 @@ type Deps struct {
 	Admission *admission.Gate
 	Announcer Announcer
 	Registry  *registry.Registry // nil remembers nothing
+	Marks     *dedup.Cache       // nil vouches for nothing
 	IDs       *mint.Source
 	Meter     metric.Meter
 	Logger    *slog.Logger
@@ -115,6 +117,7 @@ func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string,
 	if b.refusal != "" {
 		return b.refused(wire.ReasonAckRejected, b.refusal), nil
 	}
+	b.mark(ctx)
 	release, err := s.Admission.Acquire(ctx, admission.Push)
 	if err != nil {
 		return wire.TxResponse{}, err
@@ -147,15 +150,19 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	default: // no answer, or none that can be read
 		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	b.remember(out.Pushes)
 	b.complete(ctx, out.Acks)
 	return b.committed(out.Acks), nil
 }
 
 func (b *bundle) submit(ctx context.Context) (out store.TransactionResult, err error) {
 	err = retry.Do(ctx, time.Now().Add(b.deadline), func(ctx context.Context) error {
+		if b.submitted {
+			b.mark(ctx)
+		}
+		b.submitted = true
 		var err error
 		out, err = b.Store.Transaction(ctx, b.tx)
-		b.probeAll()
 		return err
 	})
 	return out, err

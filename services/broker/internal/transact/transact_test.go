@@ -69,7 +69,7 @@ func (f *fakeStore) Transaction(ctx context.Context, tx store.Transaction) (stor
 			acks[i].OK = true
 		}
 	}
-	return store.TransactionResult{Acks: acks}, nil
+	return store.TransactionResult{Pushes: make([]store.PushVerdict, len(tx.Pushes)), Acks: acks}, nil
 }
 
 func (f *fakeStore) SegmentAt(context.Context, uuid.UUID, int64) (store.Segment, bool, error) {
