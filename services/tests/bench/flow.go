@@ -25,9 +25,11 @@ type flow struct {
 	// outstanding bounds what a closed loop pushes ahead of the consumers, so
 	// that it measures the slower side and leaves no long backlog; 0: no bound.
 	outstanding int64
-	requests    int64  // pushes in total; 0: until stopped
-	patient     bool   // before the clock starts, the last messages may take their time
-	status      []byte // the status that a push expects of every message
+	requests    int64 // pushes in total; 0: until stopped
+	// patient load prepares for another one: it repeats what an overloaded broker
+	// refuses, and its last messages may take their time.
+	patient bool
+	status  []byte // the status that a push expects of every message
 
 	groups    int // 0: push only
 	consumers int // per group
@@ -102,11 +104,28 @@ func (r *flowRun) pusher(worker int) sender {
 	var request []byte
 	return func(ctx context.Context, n int, at time.Time) (int, error) {
 		request = r.load.fill(request, n, rng, at)
-		a, err := c.expect(ctx, request, http.StatusCreated)
+		a, err := r.ask(ctx, c, request, http.StatusCreated)
 		if err == nil && bytes.Count(a.body, r.status) != r.shape.Batch {
 			err = fmt.Errorf("push answered %d: %.200s", a.status, odd(a.body, r.status))
 		}
 		return r.shape.Batch, err
+	}
+}
+
+// overloadPause is how long a patient load leaves an overloaded broker alone.
+const overloadPause = 200 * time.Millisecond
+
+// ask sends a request and wants that status, or that nothing is there. What was
+// refused for overload has done nothing, so it can be repeated.
+func (r *flowRun) ask(ctx context.Context, c *client, request []byte, status int) (reply, error) {
+	for {
+		a, err := c.do(ctx, request)
+		switch {
+		case err != nil || a.status == status || a.status == http.StatusNoContent:
+			return a, err
+		case !r.patient || a.status != http.StatusTooManyRequests || !waitUntil(ctx, time.Now().Add(overloadPause)):
+			return a, unexpected(request, a)
+		}
 	}
 }
 
@@ -199,12 +218,9 @@ func (c *consumer) loop(ctx context.Context) {
 // once is one pop and the acknowledgement of everything it returned.
 func (c *consumer) once(ctx context.Context) error {
 	asked := time.Now()
-	a, err := c.client.do(ctx, c.pop)
+	a, err := c.run.ask(ctx, c.client, c.pop, http.StatusOK)
 	if err != nil || a.status == http.StatusNoContent {
 		return err
-	}
-	if a.status != http.StatusOK {
-		return unexpected(c.pop, a)
 	}
 	arrived := time.Now()
 	if c.messages, err = scanPop(c.messages[:0], a.body); err != nil {
@@ -246,7 +262,7 @@ func (c *consumer) ackAll(ctx context.Context) error {
 
 func (c *consumer) ack(ctx context.Context, path string, body []byte, n int) error {
 	c.request = append(appendHead(c.request[:0], http.MethodPost, path, len(body)), body...)
-	a, err := c.client.expect(ctx, c.request, http.StatusOK)
+	a, err := c.run.ask(ctx, c.client, c.request, http.StatusOK)
 	if err != nil {
 		return err
 	}

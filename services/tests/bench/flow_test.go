@@ -24,12 +24,18 @@ type fakeBroker struct {
 	repeats  int    // every n-th message comes twice
 	refuses  int    // every n-th acknowledgement fails
 	acked    int
+	busy     int // so many requests are refused first
 }
 
 func (f *fakeBroker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	body, _ := io.ReadAll(r.Body)
+	if f.busy > 0 {
+		f.busy--
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
 	switch {
 	case r.URL.Path == "/api/v1/push":
 		w.WriteHeader(http.StatusCreated)
@@ -159,6 +165,16 @@ func TestWrongAnswersAreFailures(t *testing.T) {
 		require.ErrorContains(t, b.err, "ack/batch answered 200")
 		require.Equal(t, int64(90), b.acked)
 	})
+}
+
+func TestOnlyAPatientLoadRepeatsWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	b := runFake(t, &fakeBroker{busy: 3}, func(f *flow) { f.patient = true })
+	require.NoError(t, b.err)
+	require.Equal(t, int64(100), b.acked)
+	b = runFake(t, &fakeBroker{busy: 3}, nil)
+	require.ErrorContains(t, b.err, "answered 429")
+	require.Equal(t, int64(3), b.failures)
 }
 
 func TestDuplicatesCanBeWhatIsWanted(t *testing.T) {
