@@ -95,6 +95,8 @@ func runR(ctx context.Context, b *bench, out *outcome) error {
 		out.tell("floor R p99", "ms", each(got[1], block.pushP99))
 		out.tell("commits per message", "", each(got[0], block.commits))
 		out.costs(got[0])
+		out.tell("floor R postgres", "µs/msg", each(got[1], block.postgresCPU))
+		out.tell("floor R driver", "µs/msg", each(got[1], block.driverCPU))
 		return nil
 	})
 }
