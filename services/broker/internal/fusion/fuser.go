@@ -42,6 +42,10 @@ const (
 	AloneDefault     = 8
 )
 
+// slowBundle is how long the lanes that are ready wait for a bundle to be over: one
+// that is repeated, or searched for what was refused, must not hold them up.
+const slowBundle = 50 * time.Millisecond
+
 // rememberedLanes bounds the lane ids that are remembered: about 5 MB.
 const rememberedLanes = 32 << 10
 
@@ -242,7 +246,14 @@ func (f *Fuser) shardOf(queue string) uint {
 
 // start runs one more bundle of a shard, if there is work and room for it.
 func (f *Fuser) start(s *shard) {
-	if s.begin(f.cfg.MaxInflight) {
+	if s.begin(f.cfg.MaxInflight, false) {
+		go f.drain(s)
+	}
+}
+
+// startBeside is start where the bundles of the shard are not soon to be over.
+func (f *Fuser) startBeside(s *shard) {
+	if s.begin(max(f.cfg.MaxInflight, 2), true) {
 		go f.drain(s)
 	}
 }
@@ -260,7 +271,9 @@ func (f *Fuser) drain(s *shard) {
 		}
 		bundle := s.take(f.cfg.BundleMax)
 		if len(bundle) > 0 {
+			slow := time.AfterFunc(slowBundle, func() { f.startBeside(s) })
 			(&writer{Fuser: f, shard: s, ctx: bundle[0].ctx()}).bundle(bundle)
+			slow.Stop()
 		}
 		release()
 		if len(bundle) == 0 {

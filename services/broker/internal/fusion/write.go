@@ -90,7 +90,7 @@ func (w *writer) run(flights []*flight, wait store.LockWait) (held []*flight) {
 		again, busy := w.submit(flights, wait)
 		held = append(held, busy...)
 		if flights = again; len(flights) > 0 || len(held) > 0 {
-			w.start(w.shard) // what has landed need not wait for the others
+			w.startBeside(w.shard) // what has landed need not wait for the others
 		}
 	}
 	return held
