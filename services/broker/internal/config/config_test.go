@@ -3,6 +3,7 @@ package config_test
 import (
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
 	require.Equal(t, 8, got.HotlistShards())
-	require.Equal(t, 8, got.AckShards())
+	require.Equal(t, min(8, runtime.GOMAXPROCS(0)), got.AckShards())
 }
 
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {

