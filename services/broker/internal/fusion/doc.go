@@ -11,7 +11,7 @@
 //
 // A part that arrives at an idle lane makes it ready. When the shard writes no
 // bundle, the arrival starts one at once: there is no timer and no linger. Beside
-// others a bundle starts only when enough waits for it (parallelBytes). A bundle takes an admission slot first and looks at the queue second,
+// others a bundle starts only when enough waits for it (parallelBytes, parallelLanes). A bundle takes an admission slot first and looks at the queue second,
 // so that whatever gathered while it waited for the slot goes along: all ready
 // lanes up to BundleMax and MaxBundleBytes, each with the parts it has by then,
 // packed as one segment. When a flight is over, after its commit and never

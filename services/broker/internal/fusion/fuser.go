@@ -218,16 +218,29 @@ func (f *Fuser) Push(ctx context.Context, parts []Part) {
 	f.await(b, parts)
 }
 
-// await waits for the outcomes. Parts that nobody has begun after the longest
-// wait that admission allows are taken back.
+// await waits for the outcomes. A request of which nothing was settled for the
+// longest wait that admission allows takes back the parts that nobody has begun.
 func (f *Fuser) await(b *batch, parts []Part) {
 	limit := time.NewTimer(f.Admission.MaxWait())
 	defer limit.Stop()
-	select {
-	case <-b.done:
-		return
-	case <-limit.C:
+	for left := b.left.Load(); ; {
+		select {
+		case <-b.done:
+			return
+		case <-limit.C:
+		}
+		now := b.left.Load()
+		if now == left {
+			f.withdraw(b, parts)
+			<-b.done
+			return
+		}
+		left = now
+		limit.Reset(f.Admission.MaxWait())
 	}
+}
+
+func (f *Fuser) withdraw(b *batch, parts []Part) {
 	for i := range parts {
 		p := &parts[i]
 		if f.shards[f.shardOf(p.Queue)].withdraw(p) {
@@ -235,7 +248,6 @@ func (f *Fuser) await(b *batch, parts []Part) {
 			b.finish()
 		}
 	}
-	<-b.done
 }
 
 // shardOf keeps the lanes of a queue together, so that one request's lanes share

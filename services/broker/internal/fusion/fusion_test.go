@@ -109,6 +109,27 @@ func TestWhatWaitsTooLongIsTakenBack(t *testing.T) {
 	})
 }
 
+func TestAWideRequestIsNotTakenBackWhileItProgresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setup(t, true, fusion.Config{MaxInflight: 1, BundleMax: 1}, admission.Config{MaxWait: 3 * time.Second})
+		var parts []fusion.Part
+		for i := range 10 {
+			parts = append(parts, part(strconv.Itoa(i), "x"))
+		}
+		r.push(parts...)
+		for range parts {
+			c := r.next()
+			time.Sleep(2 * time.Second)
+			c.commit()
+		}
+		r.pending.Wait()
+		for _, o := range outcomes(parts) {
+			require.Equal(t, fusion.Queued, o)
+		}
+	})
+}
+
 func TestRepeatsAcrossRequestsShareTheFateOfTheFirst(t *testing.T) {
 	t.Parallel()
 	for name, window := range map[string]int{"window": 3600, "none": 0} {
