@@ -34,6 +34,7 @@ func (w *writer) apply(flights []*flight, verdicts []store.PushVerdict) (again, 
 			w.stored(fl, v)
 			over = append(over, fl)
 		case v.Status == store.PushBusy:
+			fl.submitted = false // the database has not looked at it
 			held = append(held, fl)
 		case v.Status == store.PushDuplicate && w.strip(fl, v):
 			again = append(again, fl)

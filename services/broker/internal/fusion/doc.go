@@ -28,7 +28,9 @@
 //	duplicate   the named messages are settled, the others packed and submitted
 //	            again while the lane stays in flight
 //	busy        another transaction holds the lane: once more among its kind with
-//	            a short wait, then alone, outside the bundle (design rule 13)
+//	            a short wait, then alone, outside the bundle (design rule 13). The
+//	            next bundles wait shortly from the start: another broker's bundles
+//	            would turn them away again
 //	aborted     the bundle is submitted again, until the deadline of its parts
 //	ambiguous   again, if the window can tell whether it was stored (rule 6)
 //	refused     halves of the bundle, then of the segment, are submitted one after

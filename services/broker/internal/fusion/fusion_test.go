@@ -195,8 +195,9 @@ func TestRule13AHeldLaneDelaysNoOther(t *testing.T) {
 	r.push(part("held", "2"))
 	r.accumulated(1)
 	alone.commit()
-	r.next().commit()
-	r.next().commit()
+	again := r.next()
+	require.Equal(t, store.LockWait(20*time.Millisecond), again.wait, "waits shortly from the start")
+	again.commit()
 	r.pending.Wait()
 	require.Equal(t, []string{"1", "2"}, r.db.lanes["held"])
 }

@@ -23,6 +23,33 @@ type shard struct {
 	ready   []*lane // lanes with parts, not in flight, in order of arrival
 	bytes   int     // that wait in them
 	bundles int     // being written, or about to be
+	// meetings is how many more bundles wait for their lanes from the start, since
+	// one was turned away.
+	meetings int
+}
+
+// contendedFor is how many bundles a meeting with another broker is remembered.
+const contendedFor = 32
+
+// met notes whether another transaction held a lane of a bundle.
+func (s *shard) met(held bool) {
+	if !held {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.meetings = contendedFor
+}
+
+// contended says that others write to these lanes, and counts down.
+func (s *shard) contended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meetings == 0 {
+		return false
+	}
+	s.meetings--
+	return true
 }
 
 // add puts a part behind those that wait for its lane.

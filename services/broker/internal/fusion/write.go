@@ -38,7 +38,13 @@ type writer struct {
 func (w *writer) bundle(flights []*flight) {
 	w.summary.bundle(len(flights))
 	w.summary.log(w.ctx, w.Logger)
+	if w.shard.contended() {
+		// Another broker writes to the same lanes: its bundle is short, and waiting
+		// for it costs less than being turned away first.
+		flights = w.run(flights, store.LockWait(busyWait))
+	}
 	held := w.run(flights, store.SkipLocked)
+	w.shard.met(len(held) > 0)
 	held = w.run(held, store.LockWait(busyWait))
 	for _, fl := range held {
 		go w.writeAlone(w.shard, fl)
@@ -108,6 +114,9 @@ func (w *writer) submit(flights []*flight, wait store.LockWait) (again, held []*
 		case err == nil:
 			return w.apply(flights, verdicts)
 		case wait == store.LockWait(busyWait) && store.Locked(err):
+			for _, fl := range flights {
+				fl.submitted = false // it ended before it wrote anything
+			}
 			return nil, flights
 		case retry.Definite(err):
 		case store.Ambiguous(err):
