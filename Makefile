@@ -40,8 +40,9 @@ build: ## Build the services into .bin/
 .PHONY: test
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
-	go test ./sql/... ./services/maintainer/... ./services/sweeper/... ./services/tests/...
-	QUEEN_TEST_BROKERS=3 go test ./services/tests/e2e -run '$(CLUSTER_TESTS)'
+	go test ./sql/... ./services/maintainer/... ./services/sweeper/...
+	go test -count=1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
+	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
 
 .PHONY: test-engine
 test-engine: ## Run the end-to-end suite with three brokers, and with each accelerator switched off
