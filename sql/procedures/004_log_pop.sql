@@ -3,8 +3,10 @@
 -- Sections: 1 helpers, 2 subscriptions, 3 the claim, 4 one partition,
 -- 5 wildcard and discovery, 6 probes, 7 the hot list.
 --
--- queen.log_pop_lanes_v1 is the only place where a batch is claimed. It works on
--- an ordered set of lanes; log_pop_v1 calls it with one.
+-- queen.log_pop_lanes_v1 is where a batch is claimed. It works on an ordered set of
+-- lanes; log_pop_v1 calls it with one. queen.log_pop_swift_v1 does the same for one
+-- lane that holds nothing back; a rule that changes there changes here too, and a
+-- test holds both to the same answers.
 --
 -- Locks. A pop never waits for another transaction, so that it can visit lanes
 -- in any order:
@@ -1223,7 +1225,8 @@ $$;
 -- free; no row otherwise, and nothing was touched. It gives what
 -- queen.log_pop_lanes_v1 would, for the most frequent pop of all, in plain
 -- statements: those of the set cost most of their time before the first row
--- (measured: a pop of one message 1.1 ms with them, 0.3 ms so).
+-- (measured in a loop on one session, a pop of one message with its commit: 436 us
+-- of processor time with them, 140 us so).
 BEGIN;
 DROP FUNCTION IF EXISTS queen.log_pop_swift_v1(UUID, TEXT, TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, BOOLEAN, BIGINT, UUID[], BIGINT[], TIMESTAMPTZ[]);
 CREATE FUNCTION queen.log_pop_swift_v1(
