@@ -132,6 +132,47 @@ func (m *model) twins(ids []uint64, window int) (dups []store.Dup) {
 	return dups
 }
 
+// same wants the expected duplicates. An id that lies in more rows than a mark may
+// name (possible only where a window was 0 for a while) is answered with a newer one
+// of its copies.
+func (m *model) same(t require.TestingT, want, got []store.Dup, window int) {
+	require.Len(t, got, len(want))
+	for i, d := range want {
+		require.Equal(t, d.Index, got[i].Index)
+		if d.Offset == got[i].Offset {
+			continue
+		}
+		copies, frames, found := m.copies(d.Offset, got[i].Offset, window)
+		require.True(t, found, "offset %d holds no copy of the one at %d", got[i].Offset, d.Offset)
+		require.True(t, copies > dedup.MaxSuspects || frames > dedup.MaxSuspectFrames,
+			"offset %d in place of %d, though %d rows of %d frames could be named", got[i].Offset, d.Offset, copies, frames)
+	}
+}
+
+// copies counts the rows of the window that hold the id stored at an offset, and
+// their frames, and tells whether another offset holds the same id.
+func (m *model) copies(at, other int64, window int) (rows, frames int, found bool) {
+	id, known := m.id(at)
+	second, stored := m.id(other)
+	for _, r := range m.rows {
+		if r.age < window && r.base >= m.purged && slices.Contains(r.ids, id) {
+			rows++
+			frames += len(r.ids)
+		}
+	}
+	return rows, frames, known && stored && id == second
+}
+
+// id is the id stored at an offset.
+func (m *model) id(offset int64) (id uint64, ok bool) {
+	for _, r := range m.rows {
+		if n := offset - r.base; n >= 0 && n < int64(len(r.ids)) {
+			return r.ids[n], true
+		}
+	}
+	return 0, false
+}
+
 // Two brokers with caches, one that has room for nothing, and a writer without a
 // cache share a lane whose window changes, whose rows age and are purged, and
 // which is deleted and made anew. Every verdict is the one of the model: no
@@ -175,7 +216,7 @@ func TestCachesNeverChangeAVerdict(t *testing.T) {
 			v := w.push(t, p.cache, l, marked(segmentOf(l, p.ids), p.mark))
 			if len(dups) > 0 {
 				require.Equal(t, store.PushDuplicate, v.Status, "marked %v, %v", p.mark, dups)
-				require.Equal(t, dups, v.Dups, "marked %v", p.mark)
+				m.same(t, dups, v.Dups, window)
 				return
 			}
 			require.Equal(t, store.PushQueued, v.Status, "refused as %v", v.Dups)
