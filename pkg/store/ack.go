@@ -82,24 +82,72 @@ func (s *Store) ack(ctx context.Context, name, call string, args ...any) (ackVer
 // AckByHash resolves transaction ids by their hashes and moves the cursor of one
 // (partition, group) by the full contract (log_ack_by_hash_v1). worker "" skips
 // the lease check. statuses has the length of hashes; nil stands for all
-// completed.
+// completed. Where all are, and no two hashes are equal, it goes by
+// log_ack_completed_v1, which is quick about a whole batch.
 func (s *Store) AckByHash(ctx context.Context, pid uuid.UUID, group, worker string, hashes [][16]byte, statuses []AckStatus) (AckOutcome, error) {
-	blobs := make([][]byte, len(hashes))
-	for i := range hashes {
-		blobs[i] = hashes[i][:]
+	var v ackVerdict
+	var err error
+	if allCompleted(statuses, len(hashes)) && distinct(hashes) {
+		v, err = s.ack(ctx, "ack", `SELECT queen.log_ack_completed_v1($1, $2, $3, $4)`, pid, group, worker, joined(hashes))
+	} else {
+		v, err = s.ack(ctx, "ack", `SELECT queen.log_ack_by_hash_v1($1, $2, $3, $4, $5)`, pid, group, worker, split(hashes), texts(statuses))
 	}
-	var texts []string
-	if statuses != nil {
-		texts = make([]string, len(statuses))
-	}
-	for i, st := range statuses {
-		texts[i] = string(st)
-	}
-	v, err := s.ack(ctx, "ack", `SELECT queen.log_ack_by_hash_v1($1, $2, $3, $4, $5)`, pid, group, worker, blobs, texts)
 	if err != nil {
 		return AckOutcome{}, err
 	}
 	return v.outcome(hashes, statuses), nil
+}
+
+// allCompleted says so of n messages. No statuses stand for that, too many or too
+// few are for the database to refuse.
+func allCompleted(statuses []AckStatus, n int) bool {
+	if statuses != nil && len(statuses) != n {
+		return false
+	}
+	for _, st := range statuses {
+		if st != AckCompleted && st != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// distinct reports whether no two hashes are equal.
+func distinct(hashes [][16]byte) bool {
+	seen := make(map[[16]byte]struct{}, len(hashes))
+	for i := range hashes {
+		seen[hashes[i]] = struct{}{}
+	}
+	return len(seen) == len(hashes)
+}
+
+// joined is hashes one after the other.
+func joined(hashes [][16]byte) []byte {
+	b := make([]byte, 0, len(hashes)*16)
+	for i := range hashes {
+		b = append(b, hashes[i][:]...)
+	}
+	return b
+}
+
+func split(hashes [][16]byte) [][]byte {
+	list := make([][]byte, len(hashes))
+	for i := range hashes {
+		list[i] = hashes[i][:]
+	}
+	return list
+}
+
+// texts of no statuses is nil.
+func texts(statuses []AckStatus) []string {
+	if statuses == nil {
+		return nil
+	}
+	list := make([]string, len(statuses))
+	for i, st := range statuses {
+		list[i] = string(st)
+	}
+	return list
 }
 
 // AckAt commits a leased batch up to an offset, or with ok false only gives the

@@ -532,6 +532,58 @@ BEGIN
 END
 $$;
 
+-- log_ack_by_hash_v1 for completed messages, no two of which have the same hash; the
+-- caller vouches for that. p_hashes are their hashes, 16 bytes each, one after the
+-- other.
+--
+-- Mostly they are a batch that another broker has delivered, whole and in order.
+-- Then they equal what the sidecar has of the span, byte for byte, and the ack is
+-- one UPDATE as in log_ack_at_v1, which compares anew should the row have changed
+-- meanwhile. Measured, microseconds of the server's CPU for a call, its transaction
+-- included, for batches of 1, 8 and 100 messages in 1, 2 and 10 segments:
+--
+--     log_ack_by_hash_v1       150   280   450
+--     this, a whole batch       45    95   100
+--     log_ack_at_v1             15    30    60
+CREATE OR REPLACE FUNCTION queen.log_ack_completed_v1(p_partition_id UUID, p_group TEXT, p_worker TEXT, p_hashes BYTEA)
+RETURNS JSONB
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_n   BIGINT := octet_length(p_hashes) / 16;
+    v_off BIGINT;
+BEGIN
+    UPDATE queen.log_consumers AS l
+    SET committed = l.batch_end, worker_id = NULL, lease_expires_at = NULL, batch_end = NULL, batch_retry_count = 0,
+        attempt_offset = NULL, attempt_count = 0, total_consumed = l.total_consumed + v_n
+    WHERE l.partition_id = p_partition_id AND l.consumer_group = p_group
+      AND queen.log_lease_fault_v1(p_worker, l.worker_id, l.lease_expires_at) IS NULL
+      -- A sidecar row that is missing makes the right side shorter than the span.
+      AND l.batch_end - l.committed = v_n
+      AND p_hashes = (
+          SELECT string_agg(s.part, ''::BYTEA)
+          FROM (
+              SELECT substr(t.hashes, 1 + 16 * greatest(l.committed + 1 - t.base_offset, 0)::INT,
+                         16 * (least(t.end_offset, l.batch_end) - greatest(t.base_offset, l.committed + 1) + 1)::INT) AS part
+              FROM queen.log_txns AS t
+              WHERE t.partition_id = l.partition_id AND t.base_offset <= l.batch_end AND t.end_offset > l.committed
+                AND t.base_offset >= (
+                    SELECT max(f.base_offset)
+                    FROM queen.log_txns AS f
+                    WHERE f.partition_id = l.partition_id AND f.base_offset <= l.committed + 1)
+              ORDER BY t.base_offset
+          ) AS s)
+    RETURNING l.committed INTO v_off;
+    IF FOUND THEN
+        RETURN jsonb_build_object('ok', TRUE, 'acked', v_n, 'released', TRUE, 'off', v_off);
+    END IF;
+    RETURN queen.log_ack_by_hash_v1(p_partition_id, p_group, p_worker,
+        ARRAY(SELECT x.h FROM queen.log_unnest_hashes(p_hashes) AS x ORDER BY x.idx), NULL);
+END
+$$;
+
 -- log_ack_by_hash_v1 with what log_ack_seek_v1 has found.
 CREATE OR REPLACE FUNCTION queen.log_ack_decide_v1(
     p_partition_id UUID,
