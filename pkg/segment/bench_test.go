@@ -1,6 +1,7 @@
 package segment_test
 
 import (
+	"encoding/base64"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +10,9 @@ import (
 )
 
 func BenchmarkPack100x256(b *testing.B) {
-	for name, frames := range map[string][]segment.Frame{"compressible": sample(100), "random": random(100)} {
+	for name, frames := range map[string][]segment.Frame{
+		"compressible": sample(100), "random": random(100), "text": text(100), "text of 4": text(4),
+	} {
 		b.Run(name, func(b *testing.B) {
 			p := newPacker(b)
 			b.ReportAllocs()
@@ -21,6 +24,15 @@ func BenchmarkPack100x256(b *testing.B) {
 			}
 		})
 	}
+}
+
+// text is random too, in base64.
+func text(n int) []segment.Frame {
+	frames := random(n)
+	for i := range frames {
+		frames[i].Payload = []byte(`{"t":1764500000000000,"d":"` + base64.RawURLEncoding.EncodeToString(frames[i].Payload[:171]) + `"}`)
+	}
+	return frames
 }
 
 func BenchmarkPack1x256(b *testing.B) {

@@ -15,5 +15,6 @@
 //	  ...     payload, to the end of the body
 //
 // The zstd frame carries its content size and no checksum: PostgreSQL's pages
-// have their own, and the size lets SQL bound a reply without decoding.
+// have their own, and the size lets SQL bound a reply without decoding. What would
+// compress badly stands in it uncompressed.
 package segment
