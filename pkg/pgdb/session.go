@@ -36,6 +36,7 @@ func (c Config) sessionSettings() string {
 
 // prepareSession applies the settings in one round trip.
 func (c Config) prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	acceptArrays(conn)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := set(ctx, conn, c.sessionSettings(), checkInterval); err != nil {
