@@ -1358,6 +1358,143 @@ END
 $$;
 COMMIT;
 
+-- Claims from one lane for each of several pops of a group, which share a
+-- transaction: the claims are parallel arrays, and no lane is named twice. It does
+-- what queen.log_pop_lanes_v1 does for lanes that hold nothing back and whose
+-- cursors exist and are free; the others are left alone and get no row. lane_at and
+-- seg_at are positions among the claims, the slices of a claim ascend, and blobs
+-- holds NULL for what the caller says it holds.
+--
+-- One statement, because executor start-up is most of what a small pop costs:
+-- (measured in a loop on one session with fsync off, each round with its commits;
+-- pops of one message, 1, 8 and 32 lanes: 265, 556 and 1425 us in one call, 248,
+-- 1284 and 6905 us with one call of plain statements for each lane).
+BEGIN;
+DROP FUNCTION IF EXISTS queen.log_pop_multi_v1(UUID, TEXT, TEXT, TEXT[], INTEGER[], INTEGER[], TEXT[], BIGINT[], BOOLEAN[], BOOLEAN,
+                                               UUID[], BIGINT[], TIMESTAMPTZ[]);
+CREATE FUNCTION queen.log_pop_multi_v1(
+    p_tenant      UUID,
+    p_queue       TEXT,
+    p_group       TEXT,
+    p_partitions  TEXT[],
+    p_budgets     INTEGER[],
+    p_leases      INTEGER[],
+    p_workers     TEXT[],
+    p_max_bytes   BIGINT[],
+    p_skip_window BOOLEAN[],
+    p_auto_ack    BOOLEAN,
+    p_known_pids  UUID[],
+    p_known_bases BIGINT[],
+    p_known_times TIMESTAMPTZ[],
+    OUT lane_at   INTEGER[],
+    OUT lane_pid  UUID[],
+    OUT lane_try  INTEGER[],
+    OUT lane_last BIGINT[],
+    OUT seg_at    INTEGER[],
+    OUT seg_base  BIGINT[],
+    OUT seg_start INTEGER[],
+    OUT seg_take  INTEGER[],
+    OUT seg_count INTEGER[],
+    OUT seg_time  TEXT[],
+    OUT blobs     BYTEA[]
+)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_now TIMESTAMPTZ := clock_timestamp();
+BEGIN
+    WITH lane AS MATERIALIZED (
+        SELECT u.at::int AS at, p.id, p.last_offset, c.committed + 1 AS wanted, c.attempt_offset, c.attempt_count,
+               GREATEST(u.budget, 1) AS budget, u.bytes, u.worker,
+               CASE WHEN u.lease > 0 THEN u.lease WHEN q.lease_time > 0 THEN q.lease_time ELSE 60 END AS lease
+        FROM queen.queues AS q
+        CROSS JOIN unnest(p_partitions, p_budgets, p_leases, p_workers, p_max_bytes, p_skip_window)
+            WITH ORDINALITY AS u (name, budget, lease, worker, bytes, skip, at)
+        JOIN queen.log_partitions AS p ON p.queue_id = q.id AND p.name = u.name
+        JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = p_group
+        WHERE q.tenant_id = p_tenant AND q.name = p_queue
+          AND COALESCE(q.delayed_processing, 0) <= 0 AND (u.skip OR COALESCE(q.window_buffer, 0) <= 0)
+          AND EXISTS (SELECT 1 FROM queen.consumer_groups_metadata AS m
+                      WHERE m.tenant_id = p_tenant AND m.consumer_group = p_group AND m.queue_id = q.id
+                        AND m.partition_name = '' AND m.namespace = '' AND m.task = '')
+          AND p.last_offset > c.committed
+          AND (c.worker_id IS NULL OR c.lease_expires_at IS NULL OR c.lease_expires_at < v_now)
+        FOR UPDATE OF c SKIP LOCKED
+    ), counted AS (
+        SELECT l.at, l.id, l.bytes, s.base_offset, s.created_at, s.blob, substring(s.blob FROM 1 FOR 9) AS head,
+               s.end_offset - s.base_offset + 1 AS count, GREATEST(l.wanted - s.base_offset, 0) AS start,
+               LEAST(s.n, l.budget - s.before) AS take
+        FROM lane AS l
+        CROSS JOIN LATERAL (
+            SELECT g.base_offset, g.end_offset, g.created_at, g.blob, g.n, sum(g.n) OVER (ORDER BY g.base_offset)::bigint - g.n AS before
+            FROM (
+                SELECT x.base_offset, x.end_offset, x.created_at, x.blob, x.end_offset - GREATEST(x.base_offset, l.wanted) + 1 AS n
+                FROM queen.log_segments AS x
+                WHERE x.partition_id = l.id AND x.base_offset >= COALESCE((
+                    SELECT h.base_offset FROM (
+                        SELECT y.base_offset, y.end_offset FROM queen.log_segments AS y
+                        WHERE y.partition_id = l.id AND y.base_offset <= l.wanted
+                        ORDER BY y.base_offset DESC LIMIT 1) AS h
+                    WHERE h.end_offset >= l.wanted), l.wanted)
+                ORDER BY x.base_offset
+                LIMIT l.budget
+            ) AS g
+        ) AS s
+        WHERE s.before < l.budget
+    ), weighed AS (
+        SELECT w.*, sum(w.size * w.take / w.count) OVER (PARTITION BY w.at ORDER BY w.base_offset)::bigint - w.size * w.take / w.count AS spent
+        FROM (
+            -- The headers that the packer writes are read here; log_blob_size knows all.
+            SELECT c.*, CASE
+                   WHEN octet_length(c.head) < 9 OR substring(c.head FROM 1 FOR 4) <> '\x28b52ffd'::bytea THEN queen.log_blob_size(c.blob)
+                   WHEN get_byte(c.head, 4) = 32 THEN get_byte(c.head, 5)
+                   WHEN get_byte(c.head, 4) = 96 THEN 256 + get_byte(c.head, 5) + 256 * get_byte(c.head, 6)
+                   ELSE LEAST(queen.log_blob_size(c.blob), 2147483647) END AS size
+            FROM counted AS c
+        ) AS w
+    ), slice AS MATERIALIZED (
+        SELECT w.at, w.id, w.base_offset, w.created_at, w.blob, w.count::int AS count, w.start::int AS start,
+               GREATEST(CASE WHEN w.size * w.take / w.count > w.bytes - w.spent
+                             THEN LEAST(w.take, (w.bytes - w.spent) * w.count / GREATEST(w.size, 1)) ELSE w.take END, 1)::int AS take
+        FROM weighed AS w
+        WHERE w.spent = 0 OR w.spent < w.bytes
+          AND (w.size * w.take / w.count <= w.bytes - w.spent OR (w.bytes - w.spent) * w.count >= w.size)
+    ), batch AS MATERIALIZED (
+        SELECT l.at, l.id, l.last_offset, l.worker, l.lease, b.first, b.until, b.took,
+               CASE WHEN NOT p_auto_ack AND l.attempt_offset = b.first THEN l.attempt_count + 1 ELSE 1 END AS try
+        FROM (SELECT s.at, min(s.base_offset + s.start) AS first, max(s.base_offset + s.start + s.take) - 1 AS until, sum(s.take) AS took
+              FROM slice AS s GROUP BY s.at) AS b
+        JOIN lane AS l ON l.at = b.at
+    ), claim AS (
+        UPDATE queen.log_consumers AS c
+        SET committed = CASE WHEN p_auto_ack THEN b.until ELSE c.committed END,
+            batch_end = CASE WHEN p_auto_ack THEN NULL ELSE b.until END,
+            worker_id = CASE WHEN p_auto_ack THEN NULL ELSE b.worker END,
+            lease_acquired_at = CASE WHEN p_auto_ack THEN NULL ELSE v_now END,
+            lease_expires_at = CASE WHEN p_auto_ack THEN NULL ELSE v_now + make_interval(secs => b.lease) END,
+            attempt_count = CASE WHEN p_auto_ack THEN c.attempt_count ELSE b.try END,
+            attempt_offset = CASE WHEN p_auto_ack THEN c.attempt_offset ELSE b.first END,
+            total_consumed = c.total_consumed + CASE WHEN p_auto_ack THEN b.took ELSE 0 END
+        FROM batch AS b
+        WHERE c.partition_id = b.id AND c.consumer_group = p_group
+    )
+    SELECT b.at, b.id, b.try, b.last, s.at, s.base, s.start, s.take, s.count, s.time, s.blobs
+    INTO lane_at, lane_pid, lane_try, lane_last, seg_at, seg_base, seg_start, seg_take, seg_count, seg_time, blobs
+    FROM (SELECT array_agg(b.at) AS at, array_agg(b.id) AS id, array_agg(b.try) AS try, array_agg(b.last_offset) AS last FROM batch AS b) AS b,
+         (SELECT array_agg(s.at) AS at, array_agg(s.base_offset) AS base, array_agg(s.start) AS start, array_agg(s.take) AS take,
+                 array_agg(s.count) AS count, array_agg(queen.iso_us_v1(s.created_at)) AS time,
+                 array_agg(CASE WHEN p_known_pids IS NULL OR NOT EXISTS (
+                                    SELECT 1 FROM unnest(p_known_pids, p_known_bases, p_known_times) AS k (pid, base, at)
+                                    WHERE k.pid = s.id AND k.base = s.base_offset AND k.at = s.created_at)
+                                THEN s.blob END) AS blobs
+          FROM slice AS s) AS s;
+END
+$$;
+COMMIT;
+
 -- Claims from the caller's candidates and judges each one it comes to: took (with
 -- lastOff), empty, or leased until a time. A candidate that gave nothing but has
 -- offsets beyond its cursor is never called empty: a concurrent auto-acking pop

@@ -28,6 +28,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mesh"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/transact"
@@ -124,11 +125,7 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
-	e.pops, err = pop.New(popConfig(cfg), pop.Deps{
-		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Registry: s.registry, IDs: s.ids,
-		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
-	})
-	if err != nil {
+	if e.pops, err = newPop(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
 	e.announcer.Caches = append(e.announcer.Caches, e.pops)
@@ -186,6 +183,24 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 	}
 	return push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
 		Fuser: fuser, Admission: s.gate, IDs: s.ids, Meter: tel.Meters.Meter(serviceName + "/push"),
+	})
+}
+
+// newPop builds the pop path. What pops share is in the fuser.
+func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*pop.Service, error) {
+	var fuser *popfusion.Fuser
+	if cfg.PopFusion.Enabled {
+		var err error
+		fuser, err = popfusion.New(popfusion.Config{MaxClaims: cfg.PopFusion.MaxClaims, MaxPace: cmp.Or(cfg.PopFusion.MaxPace, -1)}, popfusion.Deps{
+			Store: s.store, Admission: s.gate, Meter: tel.Meters.Meter(serviceName + "/popfusion"),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return pop.New(popConfig(cfg), pop.Deps{
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry, IDs: s.ids,
+		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 }
 

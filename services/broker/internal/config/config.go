@@ -24,19 +24,20 @@ import (
 // Config is the configuration of a broker. Each part is one block of the log at
 // start.
 type Config struct {
-	Server   Server
-	Ops      opsserver.Config
-	Postgres pgdb.Config
-	Engine   Engine
-	Fusion   Fusion
-	Dedup    Dedup
-	Hotlist  Hotlist
-	Acks     Acks
-	Budget   Budget
-	Flow     Flow
-	Mesh     hints.Config
-	Security Security
-	Logging  logging.Config
+	Server    Server
+	Ops       opsserver.Config
+	Postgres  pgdb.Config
+	Engine    Engine
+	Fusion    Fusion
+	Dedup     Dedup
+	Hotlist   Hotlist
+	PopFusion PopFusion
+	Acks      Acks
+	Budget    Budget
+	Flow      Flow
+	Mesh      hints.Config
+	Security  Security
+	Logging   logging.Config
 }
 
 // Server is the process and its client listener.
@@ -222,6 +223,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "fusion", &c.Fusion)
 	env.Show(ctx, log, "dedup", &c.Dedup)
 	env.Show(ctx, log, "hotlist", &c.Hotlist)
+	env.Show(ctx, log, "popFusion", &c.PopFusion)
 	env.Show(ctx, log, "acks", &c.Acks)
 	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)

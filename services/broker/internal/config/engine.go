@@ -43,6 +43,17 @@ type Hotlist struct {
 	WindowBatch int `envconfig:"QUEEN_HOTLIST_WINDOW_BATCH" default:"100"`
 }
 
+// PopFusion is how pops of one group share transactions.
+type PopFusion struct {
+	// Enabled has pops of one lane each claim together, and keeps the pace.
+	Enabled bool `envconfig:"QUEEN_POP_FUSION" default:"true"`
+	// MaxClaims is the most pops of one transaction.
+	MaxClaims int `envconfig:"QUEEN_POP_FUSION_MAX_JOBS" default:"64"`
+	// MaxPace bounds the interval between the claims of a group whose batches do not
+	// get half full; 0 claims at once, always.
+	MaxPace time.Duration `envconfig:"QUEEN_POP_FUSION_PACE_MS" default:"20"`
+}
+
 // Acks is how acknowledgements are made cheap. None of it changes an answer.
 type Acks struct {
 	// Registry remembers delivered batches, so that a full ack is one cursor move.
@@ -107,6 +118,14 @@ func (h Hotlist) Validate() error {
 		env.MillisBetween("QUEEN_HOTLIST_RESEED_MS", h.Reseed, time.Second, maxWait),
 		env.MillisBetween("QUEEN_HOTLIST_IDLE_SWEEP_MS", h.IdleSweep, 0, maxWait),
 		env.Between("QUEEN_HOTLIST_WINDOW_BATCH", h.WindowBatch, 1, maxLooks),
+	)
+}
+
+// Validate checks the bounds of pop fusion.
+func (p PopFusion) Validate() error {
+	return errors.Join(
+		env.Between("QUEEN_POP_FUSION_MAX_JOBS", p.MaxClaims, 1, maxLanes),
+		env.MillisBetween("QUEEN_POP_FUSION_PACE_MS", p.MaxPace, 0, time.Second),
 	)
 }
 

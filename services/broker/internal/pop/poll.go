@@ -27,6 +27,7 @@ type poll struct {
 	held  []ahead // segments that need not be sent
 	body  []byte  // the reply, once something was claimed
 	count int     // messages in it
+	lanes int     // partitions in it
 }
 
 // mode is how thorough a look is.
@@ -94,6 +95,11 @@ func (p *poll) take(ctx context.Context, call func(ctx context.Context, args sto
 	if len(claimed) > 0 {
 		p.Admission.Commit()
 	}
+	return p.deliver(ctx, claimed)
+}
+
+// deliver renders what was claimed.
+func (p *poll) deliver(ctx context.Context, claimed []store.Popped) error {
 	if err := p.render(ctx, claimed); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 			return err
 		}
 	}
-	p.body, p.count = wire.AppendPopEnd(r.dst, h), r.count
+	p.body, p.count, p.lanes = wire.AppendPopEnd(r.dst, h), r.count, len(claimed)
 	return nil
 }
 

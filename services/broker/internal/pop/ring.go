@@ -14,6 +14,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
 )
 
 const (
@@ -38,6 +39,60 @@ const (
 
 // inRing says whether the hot list serves the request.
 func (p *poll) inRing() bool { return p.HotList != nil && p.req.Route == Wildcard }
+
+func (p *poll) fusionKey() popfusion.Key {
+	return popfusion.Key{Tenant: p.req.Tenant, Queue: p.req.Queue, Group: p.req.Query.Group, AutoAck: p.req.Query.AutoAck}
+}
+
+// lookTogether claims from one lane in a transaction that other pops of the group
+// share. It is not over when the claim has to be made alone: for several lanes, and
+// for a lane that is not as the ring thinks, which only the database can tell.
+func (p *poll) lookTogether(ctx context.Context) (over bool, err error) {
+	if p.req.Query.Partitions != 1 || !p.Fusion.Fuses(p.fusionKey()) {
+		return false, nil
+	}
+	var c *hotlist.Checkout
+	defer func() { c.Abandon() }()
+	out, err := p.Fusion.Do(ctx, p.fusionKey(), popfusion.Claim{Want: p.budget(), Board: func() (store.PopClaim, bool) {
+		c, _ = p.HotList.Checkout(p.req.Tenant, p.req.Queue, p.req.Query.Group, 1, p.budget())
+		return p.board(c)
+	}})
+	switch {
+	case err != nil:
+		return true, err
+	case out.State != popfusion.Served:
+		c.Return(nil) // ready again
+		return false, nil
+	}
+	p.metrics.claimed(ctx, p.req.Route, 1, nil)
+	claimed := []store.Popped{out.Served.Popped}
+	v := hotlist.Verdict{Partition: out.Served.Partition, LastOffset: out.Served.LastOffset}
+	p.took(&v, claimed)
+	c.Return([]hotlist.Verdict{v})
+	return true, p.deliver(ctx, claimed)
+}
+
+// board is the claim on the one lane that was checked out.
+func (p *poll) board(c *hotlist.Checkout) (store.PopClaim, bool) {
+	names := c.Partitions()
+	if len(names) == 0 {
+		return store.PopClaim{}, false
+	}
+	args := p.args()
+	return store.PopClaim{
+		Partition: names[0], Budget: args.Budget, LeaseSeconds: args.LeaseSeconds, Worker: args.Worker, MaxBytes: args.MaxBytes,
+		SkipWindow: c.SkipWindow(), Known: p.known(names...),
+	}, true
+}
+
+// fullness is how much of what it asked for the request has got. A reply with as
+// many lanes as it may name is full.
+func (p *poll) fullness() (took, want int) {
+	if p.count == 0 || p.lanes == p.req.Query.Partitions {
+		return p.count, p.count
+	}
+	return p.count, p.budget()
+}
 
 // anyReady says whether the ring has lanes to claim from.
 func (p *poll) anyReady() bool {
@@ -76,9 +131,24 @@ func (p *poll) checkout() (*hotlist.Checkout, hotlist.State) {
 // neither slot nor connection. Candidates are taken after the slot, so that those
 // of requests in the admission queue stay ready for others.
 func (p *poll) lookInRing(ctx context.Context, how mode) error {
+	ready := p.anyReady()
+	if ready {
+		if over, err := p.lookTogether(ctx); over {
+			return err
+		}
+		landed, err := p.Fusion.Pace(ctx, p.fusionKey())
+		if err != nil {
+			return err
+		}
+		defer func() { landed(p.fullness()) }()
+	}
+	return p.lookAlone(ctx, how, ready)
+}
+
+// lookAlone claims by a call of its own. ready says that the ring has lanes.
+func (p *poll) lookAlone(ctx context.Context, how mode, ready bool) error {
 	var c *hotlist.Checkout
 	var state hotlist.State
-	ready := p.anyReady()
 	if !ready {
 		c, state = p.checkout()
 		if state == hotlist.Empty && !p.mayDoubt(how) {

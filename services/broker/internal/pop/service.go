@@ -19,6 +19,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -82,6 +83,8 @@ type Deps struct {
 	Lanes     *lanes.Memo
 	// HotList serves queue-wide pops from memory; nil: the database searches.
 	HotList *hotlist.List
+	// Fusion lets pops of one lane share transactions; nil: each has its own.
+	Fusion *popfusion.Fuser
 	// Registry remembers leased batches for their acks. It may be nil.
 	Registry Registry
 	IDs      *mint.Source
