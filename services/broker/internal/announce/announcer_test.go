@@ -43,6 +43,7 @@ func (h hotList) Promote(id uuid.UUID, g string)           { h.note("hot promote
 func (h hotList) Changed(_ uuid.UUID, q string)            { h.note("hot changed %s", q) }
 func (h hotList) DropQueue(_ uuid.UUID, q string)          { h.note("hot drop %s", q) }
 func (w waker) Wake(_ uuid.UUID, q, p string)              { w.note("wake %s/%s", q, p) }
+func (w waker) FreePinned(_ uuid.UUID, q, p, g string)     { w.note("free %s/%s/%s", q, p, g) }
 func (p peers) Pushed(_ uuid.UUID, q, l string, n int)     { p.note("peers pushed %s/%s %d", q, l, n) }
 func (p peers) CursorMoved(_ uuid.UUID, q, l, g string)    { p.note("peers moved %s/%s of %s", q, l, g) }
 func (p peers) QueueChanged(_ uuid.UUID, q string, d bool) { p.note("peers changed %s %t", q, d) }
@@ -97,11 +98,11 @@ func TestEverybodyIsTold(t *testing.T) {
 		},
 		{
 			"a full release promotes", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "q", "p", true) },
-			[]string{"hot promote 2 of g", "wake q/p", "peers released 2 q/p of g true"},
+			[]string{"hot promote 2 of g", "free q/p/g", "peers released 2 q/p of g true"},
 		},
 		{
 			"what a release left is marked first", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "q", "p", false) },
-			[]string{"hot mark q/p of g", "hot promote 2 of g", "wake q/p", "peers released 2 q/p of g false"},
+			[]string{"hot mark q/p of g", "hot promote 2 of g", "free q/p/g", "peers released 2 q/p of g false"},
 		},
 		{
 			"a full release needs no name", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "", "", true) },
@@ -148,7 +149,7 @@ func TestReleasedLanesGetTheirNames(t *testing.T) {
 	a := full(c)
 	a.Lanes = memo
 	a.Released(tenant, lane, "g", "", "", false)
-	require.Equal(t, []string{"hot mark q/p of g", "hot promote 2 of g", "wake q/p", "peers released 2 q/p of g false"}, c.take())
+	require.Equal(t, []string{"hot mark q/p of g", "hot promote 2 of g", "free q/p/g", "peers released 2 q/p of g false"}, c.take())
 	a.Released(uuid.UUID{9}, lane, "g", "", "", false)
 	require.Equal(t, []string{"peers released 2 / of g false"}, c.take(), "an id in the hands of another tenant names nothing")
 }
@@ -159,7 +160,7 @@ func TestRule14ReleaseHintFreesTheLane(t *testing.T) {
 	c := &calls{}
 	a := full(c)
 	a.Local.Released(announce.Release{Tenant: tenant, PartitionID: lane, Group: "g", Queue: "q", Partition: "p", Full: true})
-	require.Equal(t, []string{"hot promote 2 of g", "wake q/p"}, c.take())
+	require.Equal(t, []string{"hot promote 2 of g", "free q/p/g"}, c.take())
 }
 
 func TestWhatAPeerToldIsNotPassedOn(t *testing.T) {
@@ -187,3 +188,5 @@ func BenchmarkPushed(b *testing.B) {
 type silent struct{}
 
 func (silent) Wake(uuid.UUID, string, string) {}
+
+func (silent) FreePinned(uuid.UUID, string, string, string) {}

@@ -35,6 +35,8 @@ type HotList interface {
 // Waker wakes the pops that wait in this process.
 type Waker interface {
 	Wake(tenant uuid.UUID, queue, partition string)
+	// FreePinned wakes only those whom the hot list does not serve.
+	FreePinned(tenant uuid.UUID, queue, partition, group string)
 }
 
 // Lanes knows partitions by name.
@@ -74,7 +76,11 @@ func (l *Local) Released(r Release) {
 	if l.HotList != nil {
 		l.promote(r)
 	}
-	if r.Queue != "" || r.Partition != "" {
+	switch {
+	case r.Queue == "" && r.Partition == "":
+	case l.HotList != nil:
+		l.Waker.FreePinned(r.Tenant, r.Queue, r.Partition, r.Group)
+	default:
 		l.Waker.Wake(r.Tenant, r.Queue, r.Partition)
 	}
 }

@@ -155,6 +155,8 @@ type fakeWaker struct {
 	heard chan struct{} // when set, told of every wake
 }
 
+func (w *fakeWaker) Free(tenant uuid.UUID, queue, _ string) { w.Wake(tenant, queue, "freed") }
+
 func (w *fakeWaker) Wake(_ uuid.UUID, _, partition string) {
 	w.mu.Lock()
 	w.lanes = append(w.lanes, partition)

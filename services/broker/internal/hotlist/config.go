@@ -108,6 +108,8 @@ type Store interface {
 // Waker wakes the pops that wait for a lane; an empty partition is any lane.
 type Waker interface {
 	Wake(tenant uuid.UUID, queue, partition string)
+	// Free wakes one pop of a group.
+	Free(tenant uuid.UUID, queue, group string)
 }
 
 // Deps are what a List works with.

@@ -164,6 +164,8 @@ type quiet struct{}
 
 func (quiet) Wake(uuid.UUID, string, string) {}
 
+func (quiet) Free(uuid.UUID, string, string) {}
+
 // BenchmarkPromote leases a lane and frees it.
 func BenchmarkPromote(b *testing.B) {
 	l := setup(b, Config{})

@@ -137,11 +137,11 @@ func (q *queue) promote(lane int32, id uuid.UUID, group string) {
 		q.mu.RUnlock()
 		return
 	}
-	name, r := q.table.name(lane), q.findLocked(group)
+	r := q.findLocked(group)
 	ready := r != nil && r.promote(lane, q.list.now(), q.options())
 	q.mu.RUnlock()
 	if ready {
-		q.ring(name)
+		q.list.deps.Waker.Free(q.tenant, q.queue, group)
 	}
 }
 

@@ -57,6 +57,7 @@ func (b *broker) Promote(id uuid.UUID, g string)         { b.note("promote %d of
 func (b *broker) Changed(_ uuid.UUID, q string)          { b.note("changed %s", q) }
 func (b *broker) DropQueue(_ uuid.UUID, q string)        { b.note("drop %s", q) }
 func (b *broker) Wake(_ uuid.UUID, q, p string)          { b.note("wake %s/%s", q, p) }
+func (b *broker) FreePinned(_ uuid.UUID, q, p, _ string) { b.note("wake %s/%s", q, p) }
 
 // freePort finds a port that is free for TCP and UDP.
 func freePort(t *testing.T) int {

@@ -67,18 +67,48 @@ func (h *Hub) Wake(tenant uuid.UUID, queue, partition string) {
 	if g := h.gates[place{tenant, queue}]; g != nil && queue != "" {
 		g.ring(partition)
 	}
-	if g := h.gates[place{tenant, ""}]; g != nil {
-		lane := partition
-		if partition != "" && queue != "" {
-			// Lanes of different queues may share their partition name.
-			lane = queue + "\x1f" + partition
-		}
-		g.ring(lane)
+	h.discover(tenant, queue, partition)
+}
+
+// Free announces that a lane of a queue is deliverable to a group again, to one of
+// those that wait for any lane of the queue. It is not folded: a lane is freed once
+// for each batch.
+func (h *Hub) Free(tenant uuid.UUID, queue, group string) {
+	h.signal(Topic{Tenant: tenant, Queue: queue, Class: group}, Lane)
+}
+
+// FreePinned announces the same to those that wait for this lane, and to those
+// that wait for lanes of any queue.
+func (h *Hub) FreePinned(tenant uuid.UUID, queue, partition, group string) {
+	if partition != "" {
+		h.signal(Topic{Tenant: tenant, Queue: queue, Partition: partition, Class: group}, Lane)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.discover(tenant, queue, partition)
 	}
 }
 
+// discover wakes the waiters without a queue.
+func (h *Hub) discover(tenant uuid.UUID, queue, partition string) {
+	g := h.gates[place{tenant, ""}]
+	if g == nil {
+		return
+	}
+	lane := partition
+	if partition != "" && queue != "" {
+		// Lanes of different queues may share their partition name.
+		lane = queue + "\x1f" + partition
+	}
+	g.ring(lane)
+}
+
 // Found wakes one waiter of a topic, after a re-check of the database.
-func (h *Hub) Found(t Topic) {
+func (h *Hub) Found(t Topic) { h.signal(t, Found) }
+
+// signal wakes one waiter of a topic.
+func (h *Hub) signal(t Topic, r Reason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.gates[place{t.Tenant, t.Queue}]
@@ -86,7 +116,7 @@ func (h *Hub) Found(t Topic) {
 		return
 	}
 	if c := g.find(t); c != nil {
-		c.signal(Found)
+		c.signal(r)
 	}
 }
 
