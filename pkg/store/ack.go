@@ -175,7 +175,12 @@ func released(v ackVerdict) AckOutcome {
 // AckMulti commits many leased batches in one transaction (log_ack_multi_v1).
 // Outcomes are aligned with rows.
 func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, error) {
-	return s.ackMulti(ctx, rows, false, true)
+	call, args := ackMulti(rows, false, true)
+	text, err := s.rawJSON(ctx, "ack batch", call, args...)
+	if err != nil {
+		return nil, err
+	}
+	return ackOutcomes(text, len(rows))
 }
 
 // AckWhole is AckMulti for batches of which nothing may be committed yet; a row
@@ -183,39 +188,48 @@ func (s *Store) AckMulti(ctx context.Context, rows []AckRow) ([]AckOutcome, erro
 // with AckBusy. One row always waits (log_ack_at_v1): there is nothing it would
 // hold up.
 func (s *Store) AckWhole(ctx context.Context, rows []AckRow, wait bool) ([]AckOutcome, error) {
-	if len(rows) != 1 {
-		return s.ackMulti(ctx, rows, true, wait)
-	}
-	r := &rows[0]
-	v, err := s.ack(ctx, "ack batch", `SELECT queen.log_ack_at_v1($1, $2, $3, $4, TRUE, $5, TRUE)`,
-		r.PartitionID, r.Group, r.Worker, r.End, r.Count)
+	call, args := ackWhole(rows, wait)
+	text, err := s.rawJSON(ctx, "ack batch", call, args...)
 	if err != nil {
 		return nil, err
 	}
-	return []AckOutcome{released(v)}, nil
+	return ackOutcomes(text, len(rows))
 }
 
-func (s *Store) ackMulti(ctx context.Context, rows []AckRow, whole, wait bool) ([]AckOutcome, error) {
+// ackWhole is the call of AckWhole.
+func ackWhole(rows []AckRow, wait bool) (call string, args []any) {
+	if len(rows) != 1 {
+		return ackMulti(rows, true, wait)
+	}
+	r := &rows[0]
+	return `SELECT queen.log_ack_at_v1($1, $2, $3, $4, TRUE, $5, TRUE)`, []any{r.PartitionID, r.Group, r.Worker, r.End, r.Count}
+}
+
+func ackMulti(rows []AckRow, whole, wait bool) (call string, args []any) {
 	pids, groups := make([]string, len(rows)), make([]string, len(rows))
 	ends, workers, counts := make([]int64, len(rows)), make([]string, len(rows)), make([]int32, len(rows))
 	for i, r := range rows {
 		pids[i], groups[i], ends[i], workers[i], counts[i] = r.PartitionID.String(), r.Group, r.End, r.Worker, int32(r.Count)
 	}
-	text, err := s.rawJSON(ctx, "ack batch", `SELECT queen.log_ack_multi_v1($1, $2, $3, $4, $5, $6, $7)`,
-		pids, groups, ends, workers, counts, whole, wait)
-	if err != nil {
-		return nil, err
-	}
+	return `SELECT queen.log_ack_multi_v1($1, $2, $3, $4, $5, $6, $7)`, []any{pids, groups, ends, workers, counts, whole, wait}
+}
+
+// ackOutcomes reads the answer to n rows. That to one row stands by itself.
+func ackOutcomes(text RawJSON, n int) ([]AckOutcome, error) {
 	var answer struct {
 		Results []ackVerdict `json:"results"`
+		ackVerdict
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, fmt.Errorf("ack batch: %w: %w", errAnswer, err)
 	}
-	if len(answer.Results) != len(rows) {
-		return nil, fmt.Errorf("ack batch: %w: %d verdicts for %d rows", errAnswer, len(answer.Results), len(rows))
+	if n == 1 && answer.Results == nil {
+		answer.Results = []ackVerdict{answer.ackVerdict}
 	}
-	out := make([]AckOutcome, len(rows))
+	if len(answer.Results) != n {
+		return nil, fmt.Errorf("ack batch: %w: %d verdicts for %d rows", errAnswer, len(answer.Results), n)
+	}
+	out := make([]AckOutcome, n)
 	for i, v := range answer.Results {
 		out[i] = released(v)
 	}

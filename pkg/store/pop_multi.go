@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // PopClaim is one pop of PopMulti: it wants messages of one partition.
@@ -27,27 +28,64 @@ type PopServed struct {
 	LastOffset int64 // of the partition when it was leased
 }
 
-// PopMulti claims from several partitions of a queue for one group, one for each
-// claim, in one transaction (log_pop_multi_v1). No partition may be named twice.
-func (s *Store) PopMulti(ctx context.Context, tenant uuid.UUID, queue, group string, autoAck bool, claims []PopClaim) ([]PopServed, error) {
-	const call = `SELECT lane_at, lane_pid, lane_try, lane_last, seg_at, seg_base, seg_start, seg_take, seg_count, seg_time, blobs
-		FROM queen.log_pop_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text[]::timestamptz[])`
-	c := claimColumns(claims)
+// MultiPop are claims of one group on partitions of one queue, none of which is
+// named twice.
+type MultiPop struct {
+	Tenant       uuid.UUID
+	Queue, Group string
+	AutoAck      bool
+	Claims       []PopClaim
+}
+
+const popMulti = `SELECT lane_at, lane_pid, lane_try, lane_last, seg_at, seg_base, seg_start, seg_take, seg_count, seg_time, blobs
+	FROM queen.log_pop_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text[]::timestamptz[])`
+
+func (m *MultiPop) args() []any {
+	c := claimColumns(m.Claims)
+	return []any{
+		m.Tenant, m.Queue, m.Group, c.partitions, c.budgets, c.leases, c.workers, c.bytes, c.skips, m.AutoAck,
+		c.known.partitions, c.known.bases, c.known.times,
+	}
+}
+
+// PopMulti claims from several partitions, one for each claim, in one transaction
+// (log_pop_multi_v1). The answers are aligned with the claims.
+func (s *Store) PopMulti(ctx context.Context, m MultiPop) ([]PopServed, error) {
 	var a multiAnswer
-	err := s.scanOne(ctx, "pop multi", call,
-		[]any{
-			tenant, queue, group, c.partitions, c.budgets, c.leases, c.workers, c.bytes, c.skips, autoAck,
-			c.known.partitions, c.known.bases, c.known.times,
-		},
-		&a.laneAt, &a.pids, &a.tries, &a.lasts, &a.segAt, &a.bases, &a.starts, &a.takes, &a.counts, &a.times, &a.blobs)
-	if err != nil {
+	if err := s.scanOne(ctx, "pop multi", popMulti, m.args(), a.dest()...); err != nil {
 		return nil, err
 	}
-	served, err := a.served(claims)
+	return a.served(m.Claims)
+}
+
+// AckAndPop is AckWhole and then a PopMulti for each of pops, all in one
+// transaction: what the acks release may be claimed by it.
+func (s *Store) AckAndPop(ctx context.Context, rows []AckRow, wait bool, pops []MultiPop) ([]AckOutcome, [][]PopServed, error) {
+	ack, args := ackWhole(rows, wait)
+	var text RawJSON
+	answers := make([]multiAnswer, len(pops))
+	err := s.db.Do(ctx, "ack and pop", func(ctx context.Context, conn *pgx.Conn) error {
+		var batch pgx.Batch
+		batch.Queue(ack, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+		for i := range pops {
+			batch.Queue(popMulti, pops[i].args()...).QueryRow(func(row pgx.Row) error { return row.Scan(answers[i].dest()...) })
+		}
+		return conn.SendBatch(ctx, &batch).Close()
+	})
 	if err != nil {
-		return nil, fmt.Errorf("pop multi: %w", err)
+		return nil, nil, err
 	}
-	return served, nil
+	out, err := ackOutcomes(text, len(rows))
+	if err != nil {
+		return nil, nil, err
+	}
+	served := make([][]PopServed, len(pops))
+	for i := range pops {
+		if served[i], err = answers[i].served(pops[i].Claims); err != nil {
+			return nil, nil, err
+		}
+	}
+	return out, served, nil
 }
 
 // columns are claims as the procedure takes them.
@@ -86,8 +124,20 @@ type multiAnswer struct {
 	blobs                                       [][]byte
 }
 
+func (a *multiAnswer) dest() []any {
+	return []any{&a.laneAt, &a.pids, &a.tries, &a.lasts, &a.segAt, &a.bases, &a.starts, &a.takes, &a.counts, &a.times, &a.blobs}
+}
+
 // served puts the slices to their claims.
 func (a *multiAnswer) served(claims []PopClaim) ([]PopServed, error) {
+	served, err := a.assign(claims)
+	if err != nil {
+		return nil, fmt.Errorf("pop multi: %w", err)
+	}
+	return served, nil
+}
+
+func (a *multiAnswer) assign(claims []PopClaim) ([]PopServed, error) {
 	served := make([]PopServed, len(claims))
 	for i, at := range a.laneAt {
 		if at < 1 || int(at) > len(claims) {

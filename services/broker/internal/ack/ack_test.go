@@ -76,6 +76,12 @@ type fakeStore struct {
 	refused  map[uuid.UUID]string
 }
 
+func (f *fakeStore) AckAndPop(
+	context.Context, []store.AckRow, bool, []store.MultiPop,
+) ([]store.AckOutcome, [][]store.PopServed, error) {
+	panic("nobody rides")
+}
+
 func (f *fakeStore) AckWhole(_ context.Context, rows []store.AckRow, _ bool) ([]store.AckOutcome, error) {
 	f.whole = append(f.whole, rows)
 	if len(f.wholeErr) > 0 {

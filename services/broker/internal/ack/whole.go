@@ -65,6 +65,10 @@ func (s *Service) commit(ctx context.Context, tenant uuid.UUID, results []wire.A
 		switch v := verdicts[i]; v.State {
 		case ackfusion.Committed:
 			g.accept(results, &store.AckOutcome{OK: true, Released: true})
+			if v.Handed { // nobody else is to look at the lane
+				s.Registry.Released(g.partition, g.group, g.lease)
+				continue
+			}
 			s.released(tenant, g, true)
 		case ackfusion.Rejected:
 			again = append(again, g)

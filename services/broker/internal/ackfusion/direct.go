@@ -49,8 +49,8 @@ func (d *Direct) commit(ctx context.Context, deadline time.Time, batch []store.A
 	case err == nil:
 		return Verdict{State: Rejected}
 	case store.Ambiguous(err):
-		return Verdict{Unknown, err}
+		return Verdict{State: Unknown, Err: err}
 	default:
-		return Verdict{Failed, err}
+		return Verdict{State: Failed, Err: err}
 	}
 }

@@ -31,6 +31,8 @@ const (
 type Verdict struct {
 	State State
 	Err   error
+	// Handed says that a waiting pop has leased the lane anew.
+	Handed bool
 }
 
 // ErrOverloaded refuses what changed nothing.
@@ -39,6 +41,22 @@ var ErrOverloaded = admission.ErrOverloaded
 // Store is the part of the store that fusion needs.
 type Store interface {
 	AckWhole(ctx context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error)
+	AckAndPop(ctx context.Context, rows []store.AckRow, wait bool, pops []store.MultiPop) ([]store.AckOutcome, [][]store.PopServed, error)
+}
+
+// Riders knows pops that wait for the lanes of acks.
+type Riders interface {
+	// Board returns the pops that may ride with these rows, nil for none.
+	Board(rows []store.AckRow) Rides
+}
+
+// Rides are pops that claim in the transaction that ends the leases they wait for.
+type Rides interface {
+	// Pops are their claims.
+	Pops() []store.MultiPop
+	// Land tells them what they got. It is called once, and returns the rows, by
+	// number, whose lanes are leased anew.
+	Land(served [][]store.PopServed, err error) (handed []int)
 }
 
 // Config holds the settings of a Fuser. Zero values take the defaults.
@@ -70,8 +88,10 @@ const (
 type Deps struct {
 	Store     Store
 	Admission *admission.Gate
-	Meter     metric.Meter
-	Logger    *slog.Logger
+	// Riders has waiting pops claim along; nil: they claim afterwards.
+	Riders Riders
+	Meter  metric.Meter
+	Logger *slog.Logger
 }
 
 // Fuser commits full-batch acks. It is safe for concurrent use.

@@ -29,11 +29,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type call struct {
 	rows  []store.AckRow
 	wait  bool
+	pops  []store.MultiPop
 	reply chan answer
 }
 
 type answer struct {
 	errors map[byte]string // by lane
+	served [][]store.PopServed
 	err    error
 }
 
@@ -47,19 +49,26 @@ func (c *call) lanes() (lanes []byte) {
 // fakeStore shows every call to the test.
 type fakeStore struct{ calls chan *call }
 
-func (f *fakeStore) AckWhole(_ context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {
-	c := &call{rows, wait, make(chan answer)}
+func (f *fakeStore) AckWhole(ctx context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {
+	out, _, err := f.AckAndPop(ctx, rows, wait, nil)
+	return out, err
+}
+
+func (f *fakeStore) AckAndPop(
+	_ context.Context, rows []store.AckRow, wait bool, pops []store.MultiPop,
+) ([]store.AckOutcome, [][]store.PopServed, error) {
+	c := &call{rows, wait, pops, make(chan answer)}
 	f.calls <- c
 	a := <-c.reply
 	if a.err != nil {
-		return nil, a.err
+		return nil, nil, a.err
 	}
 	out := make([]store.AckOutcome, len(rows))
 	for i, r := range rows {
 		text := a.errors[r.PartitionID[0]]
 		out[i] = store.AckOutcome{OK: text == "", Error: text, Released: text == ""}
 	}
-	return out, nil
+	return out, a.served, nil
 }
 
 type bundle struct {
@@ -419,6 +428,12 @@ func TestAClientThatLeaves(t *testing.T) {
 type counting struct {
 	flying, most atomic.Int32
 	rows, calls  atomic.Int64
+}
+
+func (c *counting) AckAndPop(
+	context.Context, []store.AckRow, bool, []store.MultiPop,
+) ([]store.AckOutcome, [][]store.PopServed, error) {
+	panic("nobody rides")
 }
 
 func (c *counting) AckWhole(_ context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {

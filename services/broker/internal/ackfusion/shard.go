@@ -2,6 +2,7 @@ package ackfusion
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,7 +77,7 @@ func (s *shard) withdraw(r *row) {
 			break
 		}
 	}
-	r.settle(Verdict{Failed, ErrOverloaded})
+	r.settle(Verdict{State: Failed, Err: ErrOverloaded})
 }
 
 // take starts a flight with the rows that have waited longest.
@@ -120,7 +121,7 @@ func (s *shard) fly(ctx context.Context) (more bool) {
 	release, err := s.Admission.Acquire(ctx, admission.Ack)
 	rows, flight := s.take()
 	if err != nil {
-		settle(rows, Verdict{Failed, err})
+		settle(rows, Verdict{State: Failed, Err: err})
 		return s.land(flight)
 	}
 	defer release()
@@ -140,44 +141,57 @@ func (s *shard) commit(ctx context.Context, rows []*row) {
 	if len(rows) == 0 { // all were withdrawn
 		return
 	}
-	out, err := s.call(ctx, rows)
+	out, handed, err := s.call(ctx, rows)
 	switch {
 	case err == nil:
 		for i, r := range rows {
-			s.conclude(ctx, r, &out[i])
+			s.conclude(ctx, r, &out[i], slices.Contains(handed, i))
 		}
 	case store.Ambiguous(err):
-		settle(rows, Verdict{Unknown, err})
+		settle(rows, Verdict{State: Unknown, Err: err})
 	case len(rows) > 1 && store.Classify(err) == store.Permanent:
 		for _, r := range rows {
 			go s.alone(ctx, r)
 		}
 	default:
-		settle(rows, Verdict{Failed, err})
+		settle(rows, Verdict{State: Failed, Err: err})
 	}
 }
 
-func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, err error) {
+// call moves the cursors. Pops that wait for the lanes ride along.
+func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, handed []int, err error) {
 	batches := make([]store.AckRow, len(rows))
 	for i, r := range rows {
 		batches[i] = r.batch
 	}
+	var rides Rides
+	if s.Riders != nil {
+		rides = s.Riders.Board(batches)
+	}
+	var served [][]store.PopServed
 	err = retry.Do(ctx, time.Now().Add(s.cfg.Deadline), func(ctx context.Context) error {
 		var err error
-		out, err = s.Store.AckWhole(ctx, batches, len(rows) == 1)
+		if rides == nil {
+			out, err = s.Store.AckWhole(ctx, batches, len(rows) == 1)
+		} else {
+			out, served, err = s.Store.AckAndPop(ctx, batches, len(rows) == 1, rides.Pops())
+		}
 		return err
 	})
+	if rides != nil {
+		handed = rides.Land(served, err)
+	}
 	if err == nil {
 		s.Admission.Commit()
 		s.metrics.committed(ctx, len(rows))
 	}
-	return out, err
+	return out, handed, err
 }
 
-func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome) {
+func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome, handed bool) {
 	switch {
 	case out.OK:
-		r.settle(Verdict{State: Committed})
+		r.settle(Verdict{State: Committed, Handed: handed})
 	case out.Error == store.AckBusy:
 		go s.alone(ctx, r)
 	default:
@@ -189,7 +203,7 @@ func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome) {
 func (s *shard) alone(ctx context.Context, r *row) {
 	release, err := s.Admission.Acquire(ctx, admission.Ack)
 	if err != nil {
-		r.settle(Verdict{Failed, err})
+		r.settle(Verdict{State: Failed, Err: err})
 		return
 	}
 	defer release()

@@ -129,7 +129,7 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 		return nil, err
 	}
 	e.announcer.Caches = append(e.announcer.Caches, e.pops)
-	if e.acks, err = newAck(cfg, s, tel, log); err != nil {
+	if e.acks, err = newAck(cfg, s, e.pops, tel, log); err != nil {
 		return nil, err
 	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
@@ -205,11 +205,11 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 }
 
 // newAck builds the ack path. What acks share is in the fuser.
-func newAck(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*ack.Service, error) {
+func newAck(cfg *config.Config, s *shared, pops *pop.Service, tel *telemetry.Telemetry, log *slog.Logger) (*ack.Service, error) {
 	var batches ack.Batches = &ackfusion.Direct{Store: s.store, Admission: s.gate}
 	if cfg.Acks.Fusion {
 		fuser, err := ackfusion.New(ackfusion.Config{Shards: cfg.AckShards(), Hold: cfg.Acks.FusionHold}, ackfusion.Deps{
-			Store: s.store, Admission: s.gate, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
+			Store: s.store, Admission: s.gate, Riders: pops, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
 		})
 		if err != nil {
 			return nil, err

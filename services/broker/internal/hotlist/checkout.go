@@ -164,6 +164,11 @@ func (s *sub) take(c *Checkout, now int64, o *settings) (marks int, ok bool) {
 		return 0, false
 	}
 	c.skip = free
+	return int(min(s.checkOut(c, i, now, o), 1<<30)), true
+}
+
+// checkOut moves a lane to those in hand. It returns its marks.
+func (s *sub) checkOut(c *Checkout, i int32, now int64, o *settings) (marks uint32) {
 	x := s.slots.at(i)
 	t := taken{since: x.at, lane: s.lane(i), marks: x.marks, fresh: x.flags & fresh, judge: none}
 	s.leave(x)
@@ -176,7 +181,7 @@ func (s *sub) take(c *Checkout, now int64, o *settings) (marks int, ok bool) {
 		t.first, seen.first = seen.first, 0
 	}
 	*c.taken = append(*c.taken, t)
-	return int(min(t.marks, 1<<30)), true
+	return t.marks
 }
 
 // Partitions are the names of the candidates, in the order in which to try them.

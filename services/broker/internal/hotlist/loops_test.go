@@ -287,7 +287,7 @@ func TestRunLeavesNothingBehindAndReports(t *testing.T) {
 // waitFor checks out, after a while of waiting when the ring is empty.
 func waitFor(hub *wake.Hub, l *List) (*Checkout, State) {
 	woken := make(chan struct{}, 1)
-	w := hub.Register(wake.Topic{Tenant: tenant, Queue: "q", Class: "g"}, func() { woken <- struct{}{} })
+	w := hub.Register(wake.Topic{Tenant: tenant, Queue: "q", Class: "g"}, wake.Func(func() { woken <- struct{}{} }))
 	defer w.Close()
 	c, state := l.Checkout(tenant, "q", "g", 4, 10)
 	if state != Empty || w.Rest() {

@@ -76,7 +76,7 @@ func (p *Parked) park(ctx context.Context) error {
 	p.deadline = time.Now().Add(left)
 	p.span = trace.SpanContextFromContext(ctx)
 	t := p.topic()
-	p.waiter = p.Hub.Register(t, p.woken)
+	p.waiter = p.Hub.Register(t, p)
 	p.watch = p.rechecks.join(t, &p.req)
 	p.timer = time.AfterFunc(left, p.expire)
 	return nil
@@ -134,8 +134,8 @@ func (p *Parked) rest() (again bool) {
 	return false
 }
 
-// woken is called under the lock of the hub.
-func (p *Parked) woken() { go p.resume() }
+// Woken is called under the lock of the hub.
+func (p *Parked) Woken() { go p.resume() }
 
 // resume looks once more, on behalf of a wake.
 func (p *Parked) resume() {

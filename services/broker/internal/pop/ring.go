@@ -64,12 +64,17 @@ func (p *poll) lookTogether(ctx context.Context) (over bool, err error) {
 		c.Return(nil) // ready again
 		return false, nil
 	}
+	return true, p.got(ctx, c, &out.Served)
+}
+
+// got delivers what a shared claim has brought of the lane that is checked out.
+func (p *poll) got(ctx context.Context, c *hotlist.Checkout, s *store.PopServed) error {
 	p.metrics.claimed(ctx, p.req.Route, 1, nil)
-	claimed := []store.Popped{out.Served.Popped}
-	v := hotlist.Verdict{Partition: out.Served.Partition, LastOffset: out.Served.LastOffset}
+	claimed := []store.Popped{s.Popped}
+	v := hotlist.Verdict{Partition: s.Partition, LastOffset: s.LastOffset}
 	p.took(&v, claimed)
 	c.Return([]hotlist.Verdict{v})
-	return true, p.deliver(ctx, claimed)
+	return p.deliver(ctx, claimed)
 }
 
 // board is the claim on the one lane that was checked out.

@@ -71,7 +71,9 @@ func (f *flight) claim(ctx context.Context) {
 	var served []store.PopServed
 	err := retry.Do(ctx, started.Add(patience), func(ctx context.Context) error {
 		var err error
-		served, err = f.Store.PopMulti(ctx, f.key.Tenant, f.key.Queue, f.key.Group, f.key.AutoAck, f.claims)
+		served, err = f.Store.PopMulti(ctx, store.MultiPop{
+			Tenant: f.key.Tenant, Queue: f.key.Queue, Group: f.key.Group, AutoAck: f.key.AutoAck, Claims: f.claims,
+		})
 		return err
 	})
 	lasted := time.Since(started)

@@ -52,7 +52,7 @@ var ErrOverloaded = admission.ErrOverloaded
 
 // Store is the part of the store that fusion needs.
 type Store interface {
-	PopMulti(ctx context.Context, tenant uuid.UUID, queue, group string, autoAck bool, claims []store.PopClaim) ([]store.PopServed, error)
+	PopMulti(ctx context.Context, m store.MultiPop) ([]store.PopServed, error)
 }
 
 // Config holds the settings of a Fuser. Zero values take the defaults.

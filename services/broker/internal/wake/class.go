@@ -24,7 +24,7 @@ type class struct {
 }
 
 // signal wakes the waiter that has been idle longest. The hub's lock is held, so
-// notify must not block.
+// Woken must not block.
 func (c *class) signal(r Reason) {
 	w := c.head
 	if w == nil {
@@ -34,7 +34,7 @@ func (c *class) signal(r Reason) {
 	}
 	c.remove(w)
 	w.idle, w.reason = false, r
-	w.notify()
+	w.owner.Woken()
 }
 
 // take hands a missed wake to a waiter that was about to rest.

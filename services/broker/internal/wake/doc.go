@@ -5,11 +5,12 @@
 // fall between its look and its sleep without being missed. It is in one of two
 // states:
 //
-//	busy --Rest--> idle --notify--> busy --Begin, look--> ...
+//	busy --Rest--> idle --Woken---> busy --Begin, look--> ...
 //
 // A wake goes to the waiter of a class that has been idle longest. When all of
 // them are busy it is kept for the first that wants to rest, which then looks
 // once more. A waiter that ends without having answered its wake hands it on.
 //
-// An idle waiter costs no goroutine: notify is a callback.
+// An idle waiter costs no goroutine: Woken is a callback. Seize
+// takes an idle waiter without waking it, for somebody who does its work.
 package wake

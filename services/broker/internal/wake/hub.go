@@ -44,10 +44,9 @@ func NewHub() *Hub {
 }
 
 // Register adds a waiter, which is busy at first: register before looking for
-// work. notify is called, from any goroutine, for each wake of the idle waiter;
-// it must not block.
-func (h *Hub) Register(t Topic, notify func()) *Waiter {
-	w := &Waiter{hub: h, topic: t, notify: notify}
+// work.
+func (h *Hub) Register(t Topic, owner Sleeper) *Waiter {
+	w := &Waiter{hub: h, topic: t, owner: owner}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w.gate = h.gateOf(place{t.Tenant, t.Queue})
@@ -118,6 +117,26 @@ func (h *Hub) signal(t Topic, r Reason) {
 	if c := g.find(t); c != nil {
 		c.signal(r)
 	}
+}
+
+// Seize takes the waiter of a topic that has been idle longest, without waking it:
+// the caller does its work. There is none when it does not suit, and when nobody is
+// idle. suits is called with the hub locked.
+func (h *Hub) Seize(t Topic, suits func(Sleeper) bool) Sleeper {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.gates[place{t.Tenant, t.Queue}]
+	if g == nil || h.closed {
+		return nil
+	}
+	c := g.find(t)
+	if c == nil || c.head == nil || !suits(c.head.owner) {
+		return nil
+	}
+	w := c.head
+	c.remove(w)
+	w.idle, w.reason = false, 0
+	return w.owner
 }
 
 // Done is closed when the hub is.

@@ -29,7 +29,7 @@ type waiter struct {
 // Register adds an idle waiter.
 func idle(h *wake.Hub, t wake.Topic) *waiter {
 	w := &waiter{tokens: make(chan struct{}, 16)}
-	w.Waiter = h.Register(t, func() { w.tokens <- struct{}{} })
+	w.Waiter = h.Register(t, wake.Func(func() { w.tokens <- struct{}{} }))
 	w.Rest()
 	return w
 }
@@ -170,7 +170,7 @@ func TestAnnouncementDuringALookIsNotMissed(t *testing.T) {
 	t.Parallel()
 	h := wake.NewHub()
 	defer h.Close()
-	w := h.Register(topic("q", "", "a"), func() { t.Error("notified while busy") })
+	w := h.Register(topic("q", "", "a"), wake.Func(func() { t.Error("notified while busy") }))
 	require.Zero(t, w.Begin())
 	h.Wake(tenant, "q", "p")
 	require.True(t, w.Rest())
@@ -250,7 +250,7 @@ func TestCloseEndsEveryWait(t *testing.T) {
 	h.Wake(tenant, "q", "p")
 	h.Found(topic("q", "", "a"))
 	require.Zero(t, count(ws))
-	late := h.Register(topic("q", "", "a"), func() {})
+	late := h.Register(topic("q", "", "a"), wake.Func(func() {}))
 	require.True(t, late.Rest())
 	late.Close()
 }
@@ -280,7 +280,7 @@ func TestNoWakeIsLostAmongBusyAndLeavingWaiters(t *testing.T) {
 		wg.Go(func() {
 			for n := 0; ; n++ {
 				tokens := make(chan struct{}, 1)
-				w := h.Register(topic("q", "", "a"), func() { tokens <- struct{}{} })
+				w := h.Register(topic("q", "", "a"), wake.Func(func() { tokens <- struct{}{} }))
 				for ; ; w.Begin() {
 					if take() {
 						w.Served()

@@ -1,14 +1,24 @@
 package wake
 
+// Sleeper is what waits. Woken is called, from any goroutine, for each wake while it
+// is idle; it must not block.
+type Sleeper interface{ Woken() }
+
+// Func is a Sleeper that is nothing but its Woken.
+type Func func()
+
+// Woken calls f.
+func (f Func) Woken() { f() }
+
 // Waiter is one registered long poll. One goroutine at a time uses it:
 //
-//	Register, look, [nothing: Rest, wait for notify, Begin, look] ..., Close
+//	Register, look, [nothing: Rest, wait for Woken, Begin, look] ..., Close
 type Waiter struct {
-	hub    *Hub
-	gate   *gate
-	class  *class
-	topic  Topic
-	notify func()
+	hub   *Hub
+	gate  *gate
+	class *class
+	topic Topic
+	owner Sleeper
 
 	// Guarded by the hub's lock.
 	idle       bool // in its class's list
@@ -25,7 +35,7 @@ func (w *Waiter) Begin() Reason {
 
 // Rest says that a look found nothing. It reports true when there is a reason to
 // look again at once: an announcement came meanwhile, or the hub was closed.
-// Otherwise the waiter is idle, and notify may already be running.
+// Otherwise the waiter is idle, and Woken may already be running.
 func (w *Waiter) Rest() (again bool) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()

@@ -1,0 +1,169 @@
+package pop
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/ackfusion"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
+	"github.com/queenmq/queen/services/broker/internal/wake"
+)
+
+const (
+	// maxRides bounds the pops that ride with the acks of one transaction, and
+	// maxRideBatch their batches: the acks wait for them.
+	maxRides     = 32
+	maxRideBatch = 100
+	// undone is how long a lane that was taken for a ride which does not happen
+	// stays away. The end of its lease brings it back.
+	undone = time.Second
+)
+
+// rides are parked pops that claim lanes in the transaction that ends the leases
+// they wait for.
+type rides struct {
+	list []ride
+	pops []store.MultiPop
+}
+
+// ride is one of them: claim number claim of pops number group.
+type ride struct {
+	parked       *Parked
+	ctx          context.Context
+	cancel       context.CancelFunc
+	checkout     *hotlist.Checkout
+	row          int
+	group, claim int
+}
+
+// Board finds a parked pop for every lane that the rows release, has something to
+// deliver, and is waited for. A pop that reads in batches rides only when its batch
+// is there, as otherwise it would claim crumbs.
+func (s *Service) Board(rows []store.AckRow) ackfusion.Rides {
+	if s.HotList == nil || s.Fusion == nil {
+		return nil
+	}
+	var r rides
+	for i := range rows {
+		if len(r.list) == maxRides {
+			break
+		}
+		s.board(&r, i, &rows[i])
+	}
+	if len(r.list) == 0 {
+		return nil
+	}
+	return &r
+}
+
+func (s *Service) board(r *rides, i int, row *store.AckRow) {
+	lane, ok := s.Lanes.Get(row.PartitionID)
+	if !ok || lane.Queue == "" || !s.Fusion.Fuses(popfusion.Key{Tenant: lane.Tenant, Queue: lane.Queue, Group: row.Group}) {
+		return
+	}
+	t := wake.Topic{Tenant: lane.Tenant, Queue: lane.Queue, Class: row.Group}
+	batch := 0
+	s.Hub.Seize(t, func(o wake.Sleeper) bool {
+		if p, ok := o.(*Parked); ok && p.rides() {
+			batch = p.budget()
+		}
+		return false // nobody is taken before there is a lane
+	})
+	if batch == 0 {
+		return
+	}
+	c := s.HotList.Retake(row.PartitionID, row.Group, batch)
+	if c == nil {
+		return
+	}
+	owner := s.Hub.Seize(t, func(o wake.Sleeper) bool {
+		p, ok := o.(*Parked)
+		return ok && p.rides() && p.budget() <= batch
+	})
+	if p, ok := owner.(*Parked); ok {
+		if n, ok := p.seize(); ok {
+			n.checkout, n.row = c, i
+			r.add(n)
+			return
+		}
+	}
+	c.Return([]hotlist.Verdict{{Partition: lane.Partition, Kind: hotlist.Leased, Until: time.Now().Add(undone)}})
+}
+
+// rides says whether the request may be served by somebody else's transaction.
+func (p *Parked) rides() bool {
+	q := &p.req.Query
+	return p.inRing() && q.Partitions == 1 && !q.AutoAck && q.Batch <= maxRideBatch
+}
+
+// seize makes a resting request look, without a goroutine of its own.
+func (p *Parked) seize() (n ride, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state != resting || p.stopping() || p.gone != nil && p.gone() != nil {
+		if p.state == resting {
+			go p.resume() // which ends it
+		}
+		return ride{}, false
+	}
+	ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(context.Background(), p.span))
+	p.state, p.cancel = looking, cancel
+	return ride{parked: p, ctx: ctx, cancel: cancel}, true
+}
+
+// add puts a ride into the call of its group.
+func (r *rides) add(n ride) {
+	p := &n.parked.poll
+	claim, _ := p.board(n.checkout)
+	for n.group = range r.pops {
+		if m := &r.pops[n.group]; m.Tenant == p.req.Tenant && m.Queue == p.req.Queue && m.Group == p.req.Query.Group {
+			n.claim = len(m.Claims)
+			m.Claims = append(m.Claims, claim)
+			r.list = append(r.list, n)
+			return
+		}
+	}
+	n.group = len(r.pops)
+	r.pops = append(r.pops, store.MultiPop{
+		Tenant: p.req.Tenant, Queue: p.req.Queue, Group: p.req.Query.Group, Claims: []store.PopClaim{claim},
+	})
+	r.list = append(r.list, n)
+}
+
+// Pops are the claims.
+func (r *rides) Pops() []store.MultiPop { return r.pops }
+
+// Land has every pop go on with what it got.
+func (r *rides) Land(served [][]store.PopServed, err error) (handed []int) {
+	for i := range r.list {
+		n := &r.list[i]
+		if err != nil || len(served[n.group][n.claim].Segments) == 0 {
+			go n.inVain()
+			continue
+		}
+		handed = append(handed, n.row)
+		go n.arrive(&served[n.group][n.claim])
+	}
+	return handed
+}
+
+// arrive answers the pop.
+func (n *ride) arrive(s *store.PopServed) {
+	defer n.cancel()
+	p := n.parked
+	err := p.got(n.ctx, n.checkout, s)
+	p.waiter.Served()
+	p.passOn()
+	p.finish(n.ctx, err)
+}
+
+// inVain has the pop look for itself.
+func (n *ride) inVain() {
+	defer n.cancel()
+	n.checkout.Return(nil)
+	n.parked.run(n.ctx, claim)
+}
