@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -40,19 +41,30 @@ type MultiPop struct {
 const popMulti = `SELECT lane_at, lane_pid, lane_try, lane_last, seg_at, seg_base, seg_start, seg_take, seg_count, seg_time, blobs
 	FROM queen.log_pop_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text[]::timestamptz[])`
 
-func (m *MultiPop) args() []any {
+// args are the arguments of popMulti. A lane that is named twice would be delivered
+// to two consumers under one lease.
+func (m *MultiPop) args() ([]any, error) {
 	c := claimColumns(m.Claims)
+	for i, p := range c.partitions {
+		if slices.Contains(c.partitions[:i], p) {
+			return nil, fmt.Errorf("pop multi: partition %q is named twice", p)
+		}
+	}
 	return []any{
 		m.Tenant, m.Queue, m.Group, c.partitions, c.budgets, c.leases, c.workers, c.bytes, c.skips, m.AutoAck,
 		c.known.partitions, c.known.bases, c.known.times,
-	}
+	}, nil
 }
 
 // PopMulti claims from several partitions, one for each claim, in one transaction
 // (log_pop_multi_v1). The answers are aligned with the claims.
 func (s *Store) PopMulti(ctx context.Context, m MultiPop) ([]PopServed, error) {
+	args, err := m.args()
+	if err != nil {
+		return nil, err
+	}
 	var a multiAnswer
-	if err := s.scanOne(ctx, "pop multi", popMulti, m.args(), a.dest()...); err != nil {
+	if err := s.scanOne(ctx, "pop multi", popMulti, args, a.dest()...); err != nil {
 		return nil, err
 	}
 	return a.served(m.Claims)
@@ -61,14 +73,21 @@ func (s *Store) PopMulti(ctx context.Context, m MultiPop) ([]PopServed, error) {
 // AckAndPop is AckWhole and then a PopMulti for each of pops, all in one
 // transaction: what the acks release may be claimed by it.
 func (s *Store) AckAndPop(ctx context.Context, rows []AckRow, wait bool, pops []MultiPop) ([]AckOutcome, [][]PopServed, error) {
-	ack, args := ackWhole(rows, wait)
 	var text RawJSON
 	answers := make([]multiAnswer, len(pops))
+	calls := make([][]any, len(pops))
+	for i := range pops {
+		var err error
+		if calls[i], err = pops[i].args(); err != nil {
+			return nil, nil, err
+		}
+	}
+	ack, args := ackWhole(rows, wait)
 	err := s.db.Do(ctx, "ack and pop", func(ctx context.Context, conn *pgx.Conn) error {
 		var batch pgx.Batch
 		batch.Queue(ack, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-		for i := range pops {
-			batch.Queue(popMulti, pops[i].args()...).QueryRow(func(row pgx.Row) error { return row.Scan(answers[i].dest()...) })
+		for i := range calls {
+			batch.Queue(popMulti, calls[i]...).QueryRow(func(row pgx.Row) error { return row.Scan(answers[i].dest()...) })
 		}
 		return conn.SendBatch(ctx, &batch).Close()
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -322,7 +323,7 @@ func TestErrors(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 			}
-			require.Equal(t, []ackfusion.Verdict{{ackfusion.Failed, aborted}, {ackfusion.Failed, aborted}}, r.verdicts)
+			require.Equal(t, []ackfusion.Verdict{{State: ackfusion.Failed, Err: aborted}, {State: ackfusion.Failed, Err: aborted}}, r.verdicts)
 			require.LessOrEqual(t, time.Since(start), time.Second+time.Millisecond)
 		})
 	})
@@ -330,7 +331,7 @@ func TestErrors(t *testing.T) {
 		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
 			r := b.ack(row(1), row(2))
 			b.next().answer(answer{err: lost})
-			require.Equal(t, []ackfusion.Verdict{{ackfusion.Unknown, lost}, {ackfusion.Unknown, lost}}, r.verdicts)
+			require.Equal(t, []ackfusion.Verdict{{State: ackfusion.Unknown, Err: lost}, {State: ackfusion.Unknown, Err: lost}}, r.verdicts)
 		})
 	})
 	t.Run("a row that fails for good fails by itself", func(t *testing.T) {
@@ -346,7 +347,7 @@ func TestErrors(t *testing.T) {
 					c.answer(answer{})
 				}
 			}
-			require.Equal(t, []ackfusion.Verdict{{}, {ackfusion.Failed, refused}, {}}, r.verdicts)
+			require.Equal(t, []ackfusion.Verdict{{}, {State: ackfusion.Failed, Err: refused}, {}}, r.verdicts)
 		})
 	})
 }
@@ -367,7 +368,7 @@ func TestTooManyWaitingRequestsAreRefused(t *testing.T) {
 }
 
 func TestNobodyWaitsLongerThanAdmissionAllows(t *testing.T) {
-	overloaded := []ackfusion.Verdict{{ackfusion.Failed, ackfusion.ErrOverloaded}}
+	overloaded := []ackfusion.Verdict{{State: ackfusion.Failed, Err: ackfusion.ErrOverloaded}}
 	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
 		var held []func()
 		for {
@@ -404,7 +405,7 @@ func TestRowsThatNoFlightTakesAreWithdrawn(t *testing.T) {
 		time.Sleep(maxWait)
 		synctest.Wait()
 		require.Equal(t, []ackfusion.Verdict{
-			{ackfusion.Failed, ackfusion.ErrOverloaded}, {ackfusion.Failed, ackfusion.ErrOverloaded},
+			{State: ackfusion.Failed, Err: ackfusion.ErrOverloaded}, {State: ackfusion.Failed, Err: ackfusion.ErrOverloaded},
 		}, r.verdicts)
 		first.answer(answer{})
 	})
@@ -509,7 +510,7 @@ func TestDirect(t *testing.T) {
 		}
 		b.wg.Wait()
 		require.Equal(t, []ackfusion.Verdict{
-			{}, {State: ackfusion.Rejected}, {ackfusion.Unknown, lost}, {ackfusion.Failed, refused},
+			{}, {State: ackfusion.Rejected}, {State: ackfusion.Unknown, Err: lost}, {State: ackfusion.Failed, Err: refused},
 		}, verdicts)
 
 		ctx, cancel := context.WithCancel(context.Background())
@@ -533,4 +534,81 @@ func BenchmarkAckOfOneBatch(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// riders are pops that wait for the lanes they are given.
+type riders struct {
+	lanes  []byte
+	landed []error
+}
+
+func (r *riders) Board(rows []store.AckRow) ackfusion.Rides {
+	var rides ride
+	for i := range rows {
+		if slices.Contains(r.lanes, rows[i].PartitionID[0]) {
+			rides.rows = append(rides.rows, i)
+		}
+	}
+	if rides.rows == nil {
+		return nil
+	}
+	rides.riders = r
+	return &rides
+}
+
+type ride struct {
+	*riders
+	rows []int
+}
+
+func (r *ride) Pops() []store.MultiPop {
+	return []store.MultiPop{{Queue: "q", Claims: make([]store.PopClaim, len(r.rows))}}
+}
+
+func (r *ride) Land(served [][]store.PopServed, err error) (handed []int) {
+	r.landed = append(r.landed, err)
+	if err != nil {
+		return nil
+	}
+	for i, row := range r.rows {
+		if served[0][i].Segments != nil {
+			handed = append(handed, row)
+		}
+	}
+	return handed
+}
+
+func TestWaitingPopsRideWithTheAcks(t *testing.T) {
+	ready := &riders{lanes: []byte{2, 3}}
+	got := store.PopServed{Popped: store.Popped{Segments: make([]store.PoppedSegment, 1)}}
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		b.fuser.Riders = ready
+		first := b.ack(row(1))
+		c := b.next()
+		require.Nil(t, c.pops, "nobody waits for this lane")
+		rest := b.ack(row(1), row(2), row(3))
+		c.answer(answer{})
+		require.Equal(t, committed(1), first.verdicts)
+
+		c = b.next()
+		require.Len(t, c.pops[0].Claims, 2)
+		c.answer(answer{served: [][]store.PopServed{{got, {}}}})
+		require.Equal(t, []ackfusion.Verdict{{}, {Handed: true}, {}}, rest.verdicts, "the third lane had nothing")
+		require.Equal(t, []error{nil}, ready.landed)
+
+		failed := b.ack(row(2))
+		b.next().answer(answer{err: context.DeadlineExceeded})
+		require.Equal(t, []ackfusion.Verdict{{State: ackfusion.Unknown, Err: context.DeadlineExceeded}}, failed.verdicts)
+		require.Equal(t, context.DeadlineExceeded, ready.landed[1])
+
+		// An abort is tried again with the same riders, who land once.
+		again := b.ack(row(3))
+		b.next().answer(answer{err: &pgconn.PgError{Severity: "ERROR", Code: "40P01"}})
+		time.Sleep(100 * time.Millisecond)
+		c = b.next()
+		require.Len(t, c.pops[0].Claims, 1)
+		c.answer(answer{served: [][]store.PopServed{{got}}})
+		require.Equal(t, []ackfusion.Verdict{{Handed: true}}, again.verdicts)
+		require.Len(t, ready.landed, 3)
+	})
 }

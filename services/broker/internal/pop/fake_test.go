@@ -41,6 +41,8 @@ type fakeStore struct {
 	onProbe  func()
 	settings int
 
+	multis []store.MultiPop
+
 	// What PopList and the walks of the hot list find.
 	listed     [][]string
 	states     map[string]store.CandidateState
@@ -177,6 +179,39 @@ func (f *fakeStore) PopList(_ context.Context, queue string, partitions []string
 		result.States = append(result.States, store.CandidateState{Partition: c.Partition, State: store.StateTook, LastOffset: f.lastOffset})
 	}
 	return result, err
+}
+
+// PopMulti claims those prepared claims whose partitions are asked for.
+func (f *fakeStore) PopMulti(_ context.Context, m store.MultiPop) ([]store.PopServed, error) {
+	served := make([]store.PopServed, len(m.Claims))
+	f.mu.Lock()
+	f.multis = append(f.multis, m)
+	f.mu.Unlock()
+	for i, c := range m.Claims {
+		served[i] = f.serve(c.Partition)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{name: "multi", queue: m.Queue, at: time.Now()})
+	if len(f.errs) > 0 {
+		err := f.errs[0]
+		f.errs = f.errs[1:]
+		return nil, err
+	}
+	return served, nil
+}
+
+// serve takes the prepared claim of a partition.
+func (f *fakeStore) serve(partition string) (s store.PopServed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, c := range f.claims {
+		if c != nil && c[0].Partition == partition {
+			f.claims = slices.Delete(f.claims, i, i+1)
+			return store.PopServed{Popped: c[0], LastOffset: f.lastOffset}
+		}
+	}
+	return s
 }
 
 // SegmentAt reads a stored segment.

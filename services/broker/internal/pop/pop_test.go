@@ -24,6 +24,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -64,16 +65,28 @@ func (b *bundle) Delivered(partition uuid.UUID, group, worker string, end int64,
 // setup makes a service without a hot list.
 func setup(t testing.TB, cfg pop.Config) *bundle {
 	t.Helper()
-	return assemble(t, cfg, false)
+	return assemble(t, cfg, plain)
 }
 
 // setupRing makes one with a hot list, whose loops run.
 func setupRing(t testing.TB, cfg pop.Config) *bundle {
 	t.Helper()
-	return assemble(t, cfg, true)
+	return assemble(t, cfg, ringed)
 }
 
-func assemble(t testing.TB, cfg pop.Config, ring bool) *bundle {
+// setupFused makes one whose pops share transactions, too.
+func setupFused(t testing.TB, cfg pop.Config) *bundle {
+	t.Helper()
+	return assemble(t, cfg, fused)
+}
+
+const (
+	plain = iota
+	ringed
+	fused
+)
+
+func assemble(t testing.TB, cfg pop.Config, kind int) *bundle {
 	t.Helper()
 	b := &bundle{store: &fakeStore{}, hub: wake.NewHub(), log: &bytes.Buffer{}}
 	var err error
@@ -85,15 +98,20 @@ func assemble(t testing.TB, cfg pop.Config, ring bool) *bundle {
 	require.NoError(t, err)
 	b.lanes, err = lanes.NewMemo(16)
 	require.NoError(t, err)
-	if ring {
+	if kind >= ringed {
 		b.list, err = hotlist.New(hotlist.Config{}, hotlist.Deps{
 			Store: b.store, Waker: b.hub, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
 		b.run(t, b.list.Run)
 	}
+	var fuser *popfusion.Fuser
+	if kind == fused {
+		fuser, err = popfusion.New(popfusion.Config{}, popfusion.Deps{Store: b.store, Admission: b.gate, Meter: noop.Meter{}})
+		require.NoError(t, err)
+	}
 	b.svc, err = pop.New(cfg, pop.Deps{
-		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Registry: b,
+		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Fusion: fuser, Registry: b,
 		IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 	})
 	require.NoError(t, err)

@@ -342,3 +342,56 @@ func BenchmarkWakeAmongTenThousandWaiters(b *testing.B) {
 	}
 	h.Close()
 }
+
+func TestAFreedLaneWakesOneOfItsGroupEveryTime(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	defer h.Close()
+	a, b := register(h, 3, topic("q", "", "a")), register(h, 3, topic("q", "", "b"))
+	pinned := register(h, 3, topic("q", "p", "a"))
+	all := register(h, 3, topic("", "", "a"))
+	for i := range a {
+		h.Free(tenant, "q", "a")
+		require.True(t, woken(a[i]), "nothing is folded")
+	}
+	require.Zero(t, count(b))
+	require.Zero(t, count(pinned))
+	require.Zero(t, count(all))
+	h.Free(tenant, "nowhere", "a")
+
+	for i := range pinned {
+		h.FreePinned(tenant, "q", "p", "a")
+		require.True(t, woken(pinned[i]))
+	}
+	require.Equal(t, 1, count(all), "discovery wakes are folded")
+	require.Zero(t, count(b))
+	h.FreePinned(tenant, "q", "other", "a")
+	require.Equal(t, 1, count(all))
+	h.FreePinned(tenant, "", "p", "a")
+	require.Equal(t, 1, count(all), "only the lane is known")
+}
+
+func TestSeizeTakesOneThatSuitsWithoutWakingIt(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	tp := topic("q", "", "a")
+	yes := func(wake.Sleeper) bool { return true }
+	require.Nil(t, h.Seize(tp, yes), "nobody is there")
+	ws := register(h, 2, tp)
+	require.Nil(t, h.Seize(tp, func(wake.Sleeper) bool { return false }))
+	require.Nil(t, h.Seize(topic("q", "", "b"), yes))
+	require.NotNil(t, h.Seize(tp, yes))
+	require.Zero(t, count(ws))
+	h.Found(tp)
+	require.True(t, woken(ws[1]), "the first one is busy")
+	require.Nil(t, h.Seize(tp, yes), "nobody is idle")
+
+	h.Wake(tenant, "q", "p")
+	require.True(t, ws[0].Rest(), "what came meanwhile is not lost")
+	require.False(t, ws[0].Rest())
+	ws[0].Close()
+	ws[1].Close()
+	idle(h, tp)
+	h.Close()
+	require.Nil(t, h.Seize(tp, yes), "closed")
+}
