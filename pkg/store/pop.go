@@ -114,32 +114,3 @@ func (s *Store) PopDiscover(ctx context.Context, namespace, task string, p Pop) 
 	}
 	return answer.popped()
 }
-
-// PopList claims from the caller's candidates and judges each one it came to
-// (log_pop_list_v1).
-func (s *Store) PopList(ctx context.Context, queue string, partitions []string, skipWindow bool, p Pop) (PopListResult, error) {
-	const call = `SELECT meta, blobs, states
-		FROM queen.log_pop_list_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text[]::timestamptz[], $16)`
-	k := knownColumns(p.Known)
-	args := []any{
-		queue, p.Group, partitions, p.Budget, p.LeaseSeconds, p.Worker, p.AutoAck, p.MaxPartitions, p.SubMode, p.SubFrom, skipWindow, p.Tenant,
-		k.partitions, k.bases, k.times, p.MaxBytes,
-	}
-	var text, states []byte
-	answer := popAnswer{name: "pop list"}
-	if err := s.scanOne(ctx, "pop list", call, args, &text, &answer.blobs, &states); err != nil {
-		return PopListResult{}, err
-	}
-	if err := json.Unmarshal(text, &answer.meta); err != nil {
-		return PopListResult{}, fmt.Errorf("pop list: %w: %w", errAnswer, err)
-	}
-	var result PopListResult
-	var err error
-	if result.Claimed, err = answer.popped(); err != nil {
-		return result, err
-	}
-	if result.States, result.Unseeded, err = parseStates(states); err != nil {
-		return result, fmt.Errorf("pop list: %w", err)
-	}
-	return result, nil
-}

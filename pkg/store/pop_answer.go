@@ -1,9 +1,7 @@
 package store
 
 import (
-	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -56,26 +54,4 @@ func (a popAnswer) popped() ([]Popped, error) {
 		return nil, fmt.Errorf("%s: %w: %d blobs, %d are described", a.name, errAnswer, len(a.blobs), n)
 	}
 	return popped, nil
-}
-
-// parseStates reads the verdicts of a list pop, and whether they say that the
-// group has no record for the queue.
-func parseStates(text []byte) (states []CandidateState, unseeded bool, err error) {
-	var rows []struct {
-		Partition string    `json:"p"`
-		State     string    `json:"s"`
-		Until     time.Time `json:"until"`
-		LastOff   int64     `json:"lastOff"`
-		Locked    bool      `json:"locked"`
-		Unseeded  bool      `json:"unseeded"`
-	}
-	if err := json.Unmarshal(text, &rows); err != nil {
-		return nil, false, fmt.Errorf("%w: %w", errAnswer, err)
-	}
-	states = make([]CandidateState, len(rows))
-	for i, r := range rows {
-		states[i] = CandidateState{Partition: r.Partition, State: r.State, Until: r.Until, LastOffset: r.LastOff, Locked: r.Locked}
-		unseeded = unseeded || r.Unseeded
-	}
-	return states, unseeded, nil
 }

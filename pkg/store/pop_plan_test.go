@@ -38,6 +38,8 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 		{"one message, bin", `SELECT blobs FROM queen.log_pop_specific_bin_v1('q', 'deep', 'g2', 1, 60, 'w', TRUE, 'all', '')`, 1},
 		{"seven segments", `SELECT blobs FROM queen.log_pop_specific_bin_v1('q', 'deep', 'g3', 70, 60, 'w', TRUE, 'all', '')`, 7},
 		{"list", `SELECT blobs FROM queen.log_pop_list_v1('q', 'g4', ARRAY['deep', 'deeper'], 70, 60, 'w', TRUE, 2, 'all', '')`, 7},
+		{"rows", `SELECT r_blob FROM queen.log_pop_span_v1('q', 'g9', ARRAY['deep', 'deeper'], 70, 60, 'w', TRUE, 2, 'all', '', FALSE,
+			'00000000-0000-0000-0000-000000000001', NULL, NULL)`, 7},
 		{"wildcard", `SELECT blobs FROM queen.log_pop_wildcard_bin_v1('q', 'g5', 10, 60, 'w', TRUE, 1, 'all', '')`, 1},
 		{"delayed", `SELECT blobs FROM queen.log_pop_specific_bin_v1('delayed', 'deep', 'g6', 10, 60, 'w', TRUE, 'all', '')`, 1},
 		{"new, far from the head", `SELECT blobs FROM queen.log_pop_specific_bin_v1('q', 'deep', 'g7', 10, 60, 'w', TRUE, 'new', '')`, 0},
@@ -49,6 +51,7 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 		}
 	}
 	b.option("delayed", "delayed_processing", 60)
+	b.registered("q", "g9")
 	// Known to be empty, a table is cheapest to scan.
 	b.exec(`ANALYZE queen.log_segments, queen.log_consumers, queen.log_partitions`)
 	session, err := b.db.Session(t.Context())

@@ -11,8 +11,8 @@ import (
 )
 
 // One lane is claimed by plain statements when one partition is asked for, and by
-// those of the set otherwise. Two equal queues, popped in the two ways, must give
-// the same slices, verdicts and cursors.
+// those of the set otherwise, and again by those that answer rows. Equal queues,
+// popped in these ways, must give the same slices, verdicts and cursors.
 func TestOneLaneIsClaimedAsTheSetWouldClaimIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -34,17 +34,21 @@ func TestOneLaneIsClaimedAsTheSetWouldClaimIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			one, set := b.twin("one", c.before), b.twin("set", c.before)
+			one, set, rows := b.twin("one", c.before), b.twin("set", c.before), b.twin("rows", c.before)
 			for i, p := range c.pops {
 				p.Tenant, p.Group, p.Worker, p.SubMode = store.DefaultTenant(), "g", "w", "all"
 				p.MaxPartitions = 1
-				first, err := b.store.PopList(t.Context(), "one", []string{"p"}, false, p)
+				first, err := b.store.PopListDocuments(t.Context(), "one", []string{"p"}, false, p)
+				require.NoError(t, err)
+				third, err := b.store.PopList(t.Context(), "rows", []string{"p"}, false, p)
 				require.NoError(t, err)
 				p.MaxPartitions = 2
-				second, err := b.store.PopList(t.Context(), "set", []string{"p"}, false, p)
+				second, err := b.store.PopListDocuments(t.Context(), "set", []string{"p"}, false, p)
 				require.NoError(t, err)
-				require.Equal(t, neutral(second), neutral(first), "pop %d", i)
+				require.Equal(t, ordered(second), ordered(first), "pop %d", i)
 				require.Equal(t, b.cursor(set), b.cursor(one), "pop %d", i)
+				require.Equal(t, ordered(second), ordered(third), "pop %d", i)
+				require.Equal(t, b.cursor(set), b.cursor(rows), "pop %d", i)
 			}
 		})
 	}

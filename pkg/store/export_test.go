@@ -1,0 +1,58 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// PopListDocuments is PopList by log_pop_list_v1, which answers documents.
+func (s *Store) PopListDocuments(ctx context.Context, queue string, partitions []string, skipWindow bool, p Pop) (PopListResult, error) {
+	const call = `SELECT meta, blobs, states
+		FROM queen.log_pop_list_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text[]::timestamptz[], $16)`
+	k := knownColumns(p.Known)
+	args := []any{
+		queue, p.Group, partitions, p.Budget, p.LeaseSeconds, p.Worker, p.AutoAck, p.MaxPartitions, p.SubMode, p.SubFrom, skipWindow, p.Tenant,
+		k.partitions, k.bases, k.times, p.MaxBytes,
+	}
+	var text, states []byte
+	answer := popAnswer{name: "pop list"}
+	if err := s.scanOne(ctx, "pop list", call, args, &text, &answer.blobs, &states); err != nil {
+		return PopListResult{}, err
+	}
+	if err := json.Unmarshal(text, &answer.meta); err != nil {
+		return PopListResult{}, fmt.Errorf("pop list: %w: %w", errAnswer, err)
+	}
+	var result PopListResult
+	var err error
+	if result.Claimed, err = answer.popped(); err != nil {
+		return result, err
+	}
+	if result.States, result.Unseeded, err = parseStates(states); err != nil {
+		return result, fmt.Errorf("pop list: %w", err)
+	}
+	return result, nil
+}
+
+// parseStates reads the verdicts of a list pop, and whether they say that the
+// group has no record for the queue.
+func parseStates(text []byte) (states []CandidateState, unseeded bool, err error) {
+	var rows []struct {
+		Partition string    `json:"p"`
+		State     string    `json:"s"`
+		Until     time.Time `json:"until"`
+		LastOff   int64     `json:"lastOff"`
+		Locked    bool      `json:"locked"`
+		Unseeded  bool      `json:"unseeded"`
+	}
+	if err := json.Unmarshal(text, &rows); err != nil {
+		return nil, false, fmt.Errorf("%w: %w", errAnswer, err)
+	}
+	states = make([]CandidateState, len(rows))
+	for i, r := range rows {
+		states[i] = CandidateState{Partition: r.Partition, State: r.State, Until: r.Until, LastOffset: r.LastOff, Locked: r.Locked}
+		unseeded = unseeded || r.Unseeded
+	}
+	return states, unseeded, nil
+}
