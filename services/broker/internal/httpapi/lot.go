@@ -11,7 +11,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/queenmq/queen/services/broker/internal/http1"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
 
@@ -26,11 +25,11 @@ var errParked = errors.New("parked")
 // 8 KiB, another that watches for the client to leave, and three buffers of 10 KiB
 // for each of them: 27 KiB altogether. Here it is one small goroutine.
 //
-// A connection is taken from the server, answered, and once its client has begun the
-// next request given back as if it were new.
+// A connection comes by being hijacked, is answered, and once its client has begun
+// the next request it is handed back to the server as if it were new.
 type lot struct {
-	api    *API
-	server *http1.Server // nil: nothing is parked here
+	api  *API
+	http *http.Server // nil: nothing is parked here
 
 	mu      sync.Mutex
 	spots   map[*spot]struct{}
@@ -46,7 +45,7 @@ func newLot(a *API) *lot {
 // takes says whether the connection of a request can be parked: one of HTTP/1.1
 // that is to be kept, and that nobody traces as a whole.
 func (l *lot) takes(r *http.Request) bool {
-	return l.server != nil && l.api.deps.Tracers == nil && r.TLS == nil && r.ProtoMajor == 1 && r.ProtoMinor == 1 &&
+	return l.http != nil && l.api.deps.Tracers == nil && r.TLS == nil && r.ProtoMajor == 1 && r.ProtoMinor == 1 &&
 		!r.Close && r.ContentLength == 0
 }
 
@@ -56,33 +55,24 @@ func (l *lot) park(c echo.Context, parked *pop.Parked, began time.Time) bool {
 	l.mu.Lock()
 	l.coming++
 	l.mu.Unlock()
-	conn, early, err := take(c.Response())
+	conn, buffered, err := http.NewResponseController(c.Response()).Hijack()
 	if err != nil {
 		l.admit(nil)
 		return false
 	}
 	c.Response().Committed = true // by somebody else
-	s := &spot{lot: l, conn: conn, parked: parked, began: began, route: c.Path(), early: early, answered: make(chan struct{})}
+	s := &spot{lot: l, conn: conn, parked: parked, began: began, route: c.Path(), answered: make(chan struct{})}
+	if r, ok := conn.(*resumed); ok && len(r.first) == 0 {
+		s.conn = r.Conn
+	}
+	if n := buffered.Reader.Buffered(); n > 0 {
+		s.early = make([]byte, n)
+		_, _ = io.ReadFull(buffered, s.early) // they are there
+	}
 	l.admit(s)
 	parked.Answer(s.answer)
 	go s.run()
 	return true
-}
-
-// take takes a connection over, with what the client has sent ahead.
-func take(w http.ResponseWriter) (conn net.Conn, early []byte, err error) {
-	if conn, early, ok := http1.Take(w); ok {
-		return conn, early, nil
-	}
-	conn, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	if n := buffered.Reader.Buffered(); n > 0 {
-		early = make([]byte, n)
-		_, _ = io.ReadFull(buffered, early) // they are there
-	}
-	return http1.Unwrap(conn), early, nil
 }
 
 // admit ends the way in.
@@ -144,4 +134,50 @@ func (l *lot) wait(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	return ctx.Err()
+}
+
+// single is a listener of one connection.
+type single struct {
+	conn net.Conn
+	addr net.Addr
+}
+
+// Accept returns the connection, once.
+func (s *single) Accept() (net.Conn, error) {
+	conn := s.conn
+	if s.conn = nil; conn == nil {
+		return nil, io.EOF
+	}
+	return conn, nil
+}
+
+// Close does nothing: the connection lives on.
+func (s *single) Close() error { return nil }
+
+// Addr is the local address of the connection.
+func (s *single) Addr() net.Addr { return s.addr }
+
+// resume hands a connection back to the server.
+func (l *lot) resume(conn net.Conn, first []byte) {
+	ln := &single{conn: &resumed{Conn: conn, first: first}, addr: conn.LocalAddr()}
+	if err := l.http.Serve(ln); ln.conn != nil { // the server is stopping
+		_ = err
+		_ = conn.Close()
+	}
+}
+
+// resumed is a connection of whose next request the beginning has been read.
+type resumed struct {
+	net.Conn
+	first []byte
+}
+
+// Read returns the beginning first.
+func (r *resumed) Read(p []byte) (int, error) {
+	if len(r.first) == 0 {
+		return r.Conn.Read(p)
+	}
+	n := copy(p, r.first)
+	r.first = r.first[n:]
+	return n, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logging"
-	"github.com/queenmq/queen/services/broker/internal/http1"
 )
 
 const (
@@ -25,12 +24,11 @@ const (
 
 // Server is the listener for clients.
 type Server struct {
-	addr  string
-	log   *slog.Logger
-	plain *http1.Server
-	http  *http.Server // what is not plain
-	lot   *lot         // nil when the handler parks nothing
-	ln    net.Listener
+	addr string
+	log  *slog.Logger
+	http *http.Server
+	lot  *lot // nil when the handler parks nothing
+	ln   net.Listener
 }
 
 // NewServer builds the server; Start opens its port. There is no deadline for a
@@ -44,10 +42,9 @@ func NewServer(addr string, handler http.Handler, log *slog.Logger) *Server {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}
-	s.plain = http1.New(http1.Config{Handler: handler, Other: s.http, Log: log})
 	if api, ok := handler.(*API); ok {
 		s.lot = api.lot
-		s.lot.server = s.plain
+		s.lot.http = s.http
 	}
 	return s
 }
@@ -68,7 +65,7 @@ func (s *Server) Addr() string { return s.ln.Addr().String() }
 
 // Run serves until Stop.
 func (s *Server) Run(ctx context.Context) error {
-	if err := s.plain.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.http.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)
 	}
 	<-ctx.Done() // Serve returns when the stop begins
@@ -82,9 +79,6 @@ func (s *Server) Stop(ctx context.Context) error {
 		s.lot.close()
 	}
 	var errs []error
-	if err := s.plain.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("drain: %w", err))
-	}
 	if err := s.http.Shutdown(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("drain: %w", err), s.http.Close())
 	}

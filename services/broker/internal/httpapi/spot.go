@@ -48,7 +48,7 @@ func (s *spot) run() {
 		_ = s.conn.Close()
 		return
 	}
-	s.lot.server.Adopt(s.conn, s.early)
+	s.lot.resume(s.conn, s.early)
 }
 
 // answer is called by whoever has the outcome of the pop.
