@@ -15,6 +15,11 @@
 // meantime fly too. Rows of one lane, group and lease are one row, up to the
 // larger end.
 //
+// Pops that wait for the lanes of the rows may ride along (Riders): they claim in
+// the same transaction, after the rows have released their leases. A lane is handed
+// to the next consumer with one commit that way. A row whose lane was handed on is
+// told so, since nobody else need look there.
+//
 // The slot of admission belongs to the flight; the requests that wait are bounded
 // by Gate.Enter and withdrawn after its MaxWait.
 //

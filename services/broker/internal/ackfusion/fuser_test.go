@@ -372,7 +372,7 @@ func TestNobodyWaitsLongerThanAdmissionAllows(t *testing.T) {
 	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
 		var held []func()
 		for {
-			release, ok := b.gate.TryAcquire(admission.Push)
+			release, ok := acquire(t, b.gate)
 			if !ok {
 				break
 			}
@@ -611,4 +611,13 @@ func TestWaitingPopsRideWithTheAcks(t *testing.T) {
 		require.Equal(t, []ackfusion.Verdict{{Handed: true}}, again.verdicts)
 		require.Len(t, ready.landed, 3)
 	})
+}
+
+// acquire takes a slot if there is one.
+func acquire(t *testing.T, g *admission.Gate) (release func(), ok bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	release, err := g.Acquire(ctx, admission.Push)
+	return release, err == nil
 }

@@ -16,8 +16,6 @@
 //	   └── else ───────► waiting ───────────────────────┘
 //	                        └── MaxWait ─► ErrOverloaded, ctx ended ─► its error
 //
-// TryAcquire does without the waiting: it takes a free slot while nobody waits.
-//
 // # Requests that share a transaction
 //
 // A request that waits for a shared transaction owns no slot; the transaction

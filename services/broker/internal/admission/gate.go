@@ -119,21 +119,6 @@ func (g *Gate) wait(ctx context.Context, t *ticket) (func(), error) {
 	return nil, err
 }
 
-// TryAcquire takes a slot if one is to be had without waiting and without
-// overtaking those who wait. Whoever must get one at last calls Acquire: a caller
-// that only tries can be starved by those who wait.
-func (g *Gate) TryAcquire(c Class) (release func(), ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lanes[c].waiting.len > 0 || !g.admits(c) {
-		return nil, false
-	}
-	t := &ticket{class: c}
-	g.take(c)
-	g.admit(t)
-	return g.releaser(t), true
-}
-
 // Enter counts a request that waits for a shared transaction, until leave, which
 // is to be called exactly once. It returns ErrOverloaded at once when too many
 // wait already. Whoever keeps the request waiting withdraws it after MaxWait.

@@ -81,10 +81,15 @@ func TestTooManyWaitersAreRefusedAtOnce(t *testing.T) {
 
 func TestOneClassMayTakeTheWholeBudget(t *testing.T) {
 	t.Parallel()
-	g := setup(t, admission.Config{Slots: 8})
-	hold(t, g, admission.Pop, 8)
-	_, ok := g.TryAcquire(admission.Ack)
-	require.False(t, ok)
+	synctest.Test(t, func(t *testing.T) {
+		g := setup(t, admission.Config{Slots: 8})
+		held := hold(t, g, admission.Pop, 8)
+		served := make(chan string, 1)
+		enqueue(t, g, admission.Ack, "ack", served)
+		require.Empty(t, served)
+		held[0]()
+		require.Equal(t, "ack", <-served)
+	})
 }
 
 func TestAcksAreServedBeforePopsBeforePushesBeforeMaintenance(t *testing.T) {
@@ -176,25 +181,6 @@ func TestAClassWithoutAShareIsServedLastButServed(t *testing.T) {
 		for _, c := range []admission.Class{admission.Pop, admission.Ack, admission.Maint} {
 			require.Positive(t, served[c], c)
 		}
-	})
-}
-
-func TestTryAcquireNeitherWaitsNorOvertakes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := setup(t, admission.Config{Slots: 2})
-		first, ok := g.TryAcquire(admission.Push)
-		require.True(t, ok)
-		held := hold(t, g, admission.Ack, 1)
-		served := make(chan string, 1)
-		enqueue(t, g, admission.Push, "waiting", served)
-		start := time.Now()
-		_, ok = g.TryAcquire(admission.Push)
-		require.False(t, ok)
-		require.Zero(t, time.Since(start))
-		first()
-		require.Equal(t, "waiting", <-served)
-		held[0]()
 	})
 }
 

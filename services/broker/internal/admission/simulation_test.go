@@ -179,7 +179,7 @@ func TestSlotsThatCommitNothingDoNotPinTheBudget(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					if release, ok := g.TryAcquire(Pop); ok {
+					if release, err := g.Acquire(ctx, Pop); err == nil {
 						release()
 					}
 					time.Sleep(time.Millisecond)

@@ -46,7 +46,8 @@ func (r *ring) retake(c *Checkout, lane int32, batch int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.slot(i)
-	if x.state != wheel || !x.is(leased) || x.is(emptied) && !(x.is(fresh) && int64(x.marks) >= int64(batch)) {
+	worth := !x.is(emptied) || x.is(fresh) && int64(x.marks) >= int64(batch)
+	if x.state != wheel || !x.is(leased) || !worth {
 		return false
 	}
 	s.checkOut(c, i, r.queue.list.now(), r.queue.options())

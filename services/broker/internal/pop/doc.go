@@ -19,6 +19,12 @@
 // Every candidate is given back to the ring with what became of it, or as it was
 // when the claim did not come to it, failed or its client left.
 //
+// Where the ring has lanes, a pop of one lane claims together with others of its
+// group, in a transaction that they share, and under a lease of its own (package
+// popfusion). What such a claim does not serve, a lane that is not as the ring
+// thinks or one that holds messages back, it asks for alone. A pop of several lanes
+// goes alone, in the pace of its group.
+//
 // # Waiting
 //
 // A pop that waits is registered with the wake hub before its first look. Then it
@@ -31,6 +37,13 @@
 // Resting it holds no goroutine, slot or connection: a wake starts a goroutine for
 // one look. An announcement during a look leads to another look. A wake that was
 // not answered is handed to the next waiter.
+//
+// A resting pop of one lane may also be seized by the acks of a batch: it rides in
+// their transaction, which ends the lease of a lane and leases it anew. It is
+// answered, or looks for itself when it rode in vain:
+//
+//	resting --seized--> riding --served--> answered
+//	                       '----nothing, failed--> looking
 //
 // What nothing announces, a lease that expires or a hint that is lost, is found by
 // a re-check that all pops parked on the same topic share: for single partitions

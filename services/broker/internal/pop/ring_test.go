@@ -349,8 +349,10 @@ func TestMinPopWaitHoldsPopsOfTheRing(t *testing.T) {
 func (b *bundle) exhaust(t *testing.T) (releases []func()) {
 	t.Helper()
 	for {
-		release, ok := b.gate.TryAcquire(admission.Pop)
-		if !ok {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		release, err := b.gate.Acquire(ctx, admission.Pop)
+		cancel()
+		if err != nil {
 			return releases
 		}
 		releases = append(releases, release)
