@@ -29,6 +29,8 @@ const (
 
 	flagFull    = 1
 	flagDeleted = 1
+	flagEmptied = 1
+	flagLeased  = 2
 )
 
 var (
@@ -86,6 +88,8 @@ func (e *encoder) record(code byte) {
 // reports false when nothing is left to leave out.
 func (h *Hint) shorten() bool {
 	switch {
+	case h.Kind == Taken:
+		return false // it means one lane
 	case h.Kind == Released && h.Queue+h.Partition != "":
 		h.Queue, h.Partition = "", "" // the id remains
 	case h.Partition != "":
@@ -109,6 +113,10 @@ func (h *Hint) appendBody(b []byte) []byte {
 		b = appendText(appendText(b, h.Partition), h.Group)
 	case Released:
 		b = append(append(b, flag(h.Full, flagFull)), h.PartitionID[:]...)
+		b = appendText(appendText(b, h.Partition), h.Group)
+	case Taken:
+		b = append(b, flag(h.Emptied, flagEmptied)|flag(h.Leased, flagLeased))
+		b = binary.AppendUvarint(b, uint64(max(h.Count, 0)))
 		b = appendText(appendText(b, h.Partition), h.Group)
 	case TimerDue:
 		b = binary.AppendVarint(b, h.At.UnixMilli())
@@ -174,6 +182,11 @@ func (h *Hint) readBody(r *reader) {
 	case Released:
 		h.Full = r.byte()&flagFull != 0
 		h.PartitionID = r.id()
+		h.Partition, h.Group = r.text(), r.text()
+	case Taken:
+		flags := r.byte()
+		h.Emptied, h.Leased = flags&flagEmptied != 0, flags&flagLeased != 0
+		h.Count = int(r.uvarint(maxCount))
 		h.Partition, h.Group = r.text(), r.text()
 	case TimerDue:
 		*h = Hint{Kind: TimerDue, At: time.UnixMilli(r.varint())}

@@ -28,6 +28,8 @@ func all() []hints.Hint {
 		{Kind: hints.QueueChanged, Tenant: uuid.UUID{9}, Queue: "q", Deleted: true},
 		{Kind: hints.QueueChanged, Tenant: uuid.UUID{9}, Queue: "q"},
 		{Kind: hints.FlagsChanged},
+		{Kind: hints.Taken, Tenant: tenant, Queue: "q", Partition: "p", Group: "g", Count: 7, Emptied: true, Leased: true},
+		{Kind: hints.Taken, Tenant: tenant, Queue: "q", Partition: "p", Group: "g", Count: 1, Leased: true},
 	}
 }
 

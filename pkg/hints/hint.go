@@ -27,12 +27,15 @@ const (
 	QueueChanged
 	// FlagsChanged: a switch in the database was flipped.
 	FlagsChanged
+	// Taken: a claim took messages from a lane (Tenant, Queue, Partition, Group,
+	// Count, Emptied, Leased).
+	Taken
 	kinds
 )
 
 // String returns the name of the kind in metrics.
 func (k Kind) String() string {
-	names := [kinds]string{"unknown", "pushed", "cursor_moved", "released", "timer_due", "queue_changed", "flags_changed"}
+	names := [kinds]string{"unknown", "pushed", "cursor_moved", "released", "timer_due", "queue_changed", "flags_changed", "taken"}
 	if k >= kinds {
 		return names[0]
 	}
@@ -74,6 +77,8 @@ type Hint struct {
 	At          time.Time
 	Full        bool // the whole batch of the lease was settled
 	Deleted     bool
+	Emptied     bool // the lane's last message was taken
+	Leased      bool // not yet acknowledged
 }
 
 // key is what makes two hints the same; the rest is merged.

@@ -112,3 +112,28 @@ func (p *Pool) observe(report func(Role, int64)) {
 		report(role, n)
 	}
 }
+
+// Rank is how many other brokers come before this one in the order of a lane, for
+// which a number stands. Members that know each other agree about it, and every
+// broker is first at about as many lanes.
+func (p *Pool) Rank(lane uint64) (n int) {
+	own := weight(p.name, lane)
+	for _, m := range p.members.snapshot() {
+		if m.role == Broker && weight(m.node.Name, lane) > own {
+			n++
+		}
+	}
+	return n
+}
+
+// weight mixes name and lane (FNV-1a, then the finalizer of splitmix64).
+func weight(name string, lane uint64) uint64 {
+	x := uint64(14695981039346656037)
+	for i := range len(name) {
+		x = (x ^ uint64(name[i])) * 1099511628211
+	}
+	x ^= lane
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -137,7 +137,7 @@ type options struct {
 	secret string
 	id     uuid.UUID
 	limit  int
-	calm   bool // probe rarely, for a test that floods the port
+	calm   bool // probe rarely, for a test that floods the port or needs everybody
 	rest   bool // flush once
 }
 
@@ -249,6 +249,27 @@ func TestHintsReachEverybodyElse(t *testing.T) {
 				require.Equal(t, "127.0.0.1", p.IP)
 			}
 		})
+	}
+}
+
+func TestEveryBrokerIsFirstAtAboutAsManyLanes(t *testing.T) {
+	t.Parallel()
+	nodes := pool(t, 4, func(i int, o *options) {
+		o.calm = true
+		if i == 3 {
+			o.role = hints.Sweeper
+		}
+	})
+	together(t, 3, nodes...)
+	const lanes = 3000
+	first := make([]int, 3)
+	for lane := range uint64(lanes) {
+		ranks := []int{nodes[0].Rank(lane), nodes[1].Rank(lane), nodes[2].Rank(lane)}
+		require.ElementsMatch(t, []int{0, 1, 2}, ranks)
+		first[slices.Index(ranks, 0)]++
+	}
+	for _, n := range first {
+		require.InDelta(t, lanes/3, n, lanes/10)
 	}
 }
 

@@ -1,6 +1,10 @@
 package announce
 
-import "github.com/google/uuid"
+import (
+	"github.com/google/uuid"
+
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
+)
 
 // Announcer announces what this broker has committed. It is safe for concurrent
 // use; its fields are set before the first.
@@ -11,9 +15,11 @@ type Announcer struct {
 }
 
 // Peers are the other processes. They are told what this one has done, never
-// what it was told. No method blocks.
+// what it was told; Rank is the place of this broker among them. No method blocks.
 type Peers interface {
 	Pushed(tenant uuid.UUID, queue, partition string, count int)
+	Taken(t hotlist.Taking)
+	Rank(lane uint64) int
 	Released(r Release)
 	CursorMoved(tenant uuid.UUID, queue, partition, group string)
 	QueueChanged(tenant uuid.UUID, queue string, deleted bool)
@@ -47,6 +53,21 @@ func (a *Announcer) Wake(tenant uuid.UUID, queue, partition string) {
 	if a.Peers != nil && queue != "" {
 		a.Peers.Pushed(tenant, queue, partition, 1)
 	}
+}
+
+// Taken announces what a claim of this broker took. Here the hot list knows.
+func (a *Announcer) Taken(t hotlist.Taking) {
+	if a.Peers != nil {
+		a.Peers.Taken(t)
+	}
+}
+
+// Rank is how many other brokers come before this one in the order of a lane.
+func (a *Announcer) Rank(lane uint64) int {
+	if a.Peers == nil {
+		return 0
+	}
+	return a.Peers.Rank(lane)
 }
 
 // Released announces that a lease has ended; full says that its whole batch was

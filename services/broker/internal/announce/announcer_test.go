@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/services/broker/internal/announce"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 )
 
@@ -36,9 +37,12 @@ type (
 	cache   struct{ *calls }
 )
 
-func (h hotList) Pushed(_ uuid.UUID, q, p string, n int)   { h.note("hot pushed %s/%s %d", q, p, n) }
-func (h hotList) Mark(_ uuid.UUID, q, p string, n int)     { h.note("hot mark %s/%s %d", q, p, n) }
-func (h hotList) MarkGroup(_ uuid.UUID, q, p, g string)    { h.note("hot mark %s/%s of %s", q, p, g) }
+func (h hotList) Pushed(_ uuid.UUID, q, p string, n int) { h.note("hot pushed %s/%s %d", q, p, n) }
+func (h hotList) Mark(_ uuid.UUID, q, p string, n int)   { h.note("hot mark %s/%s %d", q, p, n) }
+func (h hotList) MarkGroup(_ uuid.UUID, q, p, g string)  { h.note("hot mark %s/%s of %s", q, p, g) }
+func (h hotList) Taken(t hotlist.Taking) {
+	h.note("hot taken %s/%s of %s", t.Queue, t.Partition, t.Group)
+}
 func (h hotList) Promote(id uuid.UUID, g string)           { h.note("hot promote %d of %s", id[15], g) }
 func (h hotList) Changed(_ uuid.UUID, q string)            { h.note("hot changed %s", q) }
 func (h hotList) DropQueue(_ uuid.UUID, q string)          { h.note("hot drop %s", q) }
@@ -48,6 +52,10 @@ func (p peers) Pushed(_ uuid.UUID, q, l string, n int)     { p.note("peers pushe
 func (p peers) CursorMoved(_ uuid.UUID, q, l, g string)    { p.note("peers moved %s/%s of %s", q, l, g) }
 func (p peers) QueueChanged(_ uuid.UUID, q string, d bool) { p.note("peers changed %s %t", q, d) }
 func (c cache) QueueChanged(_ uuid.UUID, q string, d bool) { c.note("cache changed %s %t", q, d) }
+func (p peers) Taken(t hotlist.Taking) {
+	p.note("peers taken %s/%s of %s", t.Queue, t.Partition, t.Group)
+}
+func (p peers) Rank(lane uint64) int { return int(lane) }
 func (p peers) Released(r announce.Release) {
 	p.note("peers released %d %s/%s of %s %t", r.PartitionID[15], r.Queue, r.Partition, r.Group, r.Full)
 }
@@ -190,3 +198,20 @@ type silent struct{}
 func (silent) Wake(uuid.UUID, string, string) {}
 
 func (silent) FreePinned(uuid.UUID, string, string, string) {}
+
+func TestClaimsAreToldToThePeersAlone(t *testing.T) {
+	t.Parallel()
+	c := &calls{}
+	taking := hotlist.Taking{Queue: "q", Partition: "p", Group: "g"}
+	a := &announce.Announcer{Local: announce.Local{HotList: hotList{c}, Waker: waker{c}}, Peers: peers{c}}
+	a.Taken(taking)
+	require.Equal(t, []string{"peers taken q/p of g"}, c.take())
+	require.Equal(t, 2, a.Rank(2))
+	a.Local.Taken(taking)
+	require.Equal(t, []string{"hot taken q/p of g"}, c.take())
+	a.Peers, a.HotList = nil, nil
+	a.Taken(taking)
+	a.Local.Taken(taking)
+	require.Zero(t, a.Rank(2))
+	require.Empty(t, c.take())
+}

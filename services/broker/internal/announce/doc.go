@@ -9,6 +9,7 @@
 //
 //	                                 hot list   waiting pops   caches   peers
 //	Pushed       push committed      quietly    yes            -        yes
+//	Taken        messages claimed    -          -              -        yes
 //	Wake         any other write     at once    yes            -        yes
 //	Released     a lease ended       promote    of the lane    -        yes
 //	CursorMoved  cursor went back    one group  yes            -        yes
@@ -16,6 +17,8 @@
 //
 // Where there is a hot list, it wakes the pops after a push, since only it knows
 // whether the lane is hidden for a while; where there is none, the hub is told.
+// What a push of a peer wakes is folded like that of our own: by then a peer may
+// have told that it took the messages.
 //
 // Local is everything but the peers. What a peer has announced goes through
 // Local, so that it cannot be passed on.

@@ -3,6 +3,7 @@ package announce
 import (
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 )
 
@@ -25,6 +26,8 @@ type HotList interface {
 	Mark(tenant uuid.UUID, queue, partition string, count int)
 	// MarkGroup marks a lane in one group.
 	MarkGroup(tenant uuid.UUID, queue, partition, group string)
+	// Taken notes what another broker has claimed.
+	Taken(t hotlist.Taking)
 	// Promote ends the wait for the lease of a group on a partition.
 	Promote(partition uuid.UUID, group string)
 	// Changed has the settings of a queue read again, DropQueue forgets it.
@@ -49,7 +52,7 @@ type QueueCache interface {
 	QueueChanged(tenant uuid.UUID, queue string, deleted bool)
 }
 
-// Pushed is for messages that this process has stored.
+// Pushed is for messages that this process or a peer has stored.
 func (l *Local) Pushed(tenant uuid.UUID, queue, partition string, count int) {
 	if l.HotList != nil {
 		l.HotList.Pushed(tenant, queue, partition, count)
@@ -66,6 +69,13 @@ func (l *Local) Marked(tenant uuid.UUID, queue, partition string, count int) {
 		return
 	}
 	l.Waker.Wake(tenant, queue, partition)
+}
+
+// Taken is for what another process has claimed.
+func (l *Local) Taken(t hotlist.Taking) {
+	if l.HotList != nil {
+		l.HotList.Taken(t)
+	}
 }
 
 // Released ends the wait of everybody whom the lease kept from the lane. The

@@ -110,6 +110,7 @@ func (s *shared) heat(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Lo
 		Shards: cfg.HotlistShards(), Reseed: cfg.Hotlist.Reseed, IdleSweep: cfg.Hotlist.IdleSweep, WindowBatch: cfg.Hotlist.WindowBatch,
 	}, hotlist.Deps{
 		Store: s.store, Waker: s.hub, Meter: tel.Meters.Meter(serviceName + "/hotlist"), Logger: log,
+		Peers: s.announcer,
 		Admit: func(ctx context.Context) (func(), error) { return s.gate.Acquire(ctx, admission.Maint) },
 	})
 	s.announcer.HotList = s.hot

@@ -51,6 +51,7 @@ type Verdict struct {
 	// BatchEnd is the last offset served and LastOffset the last one there was
 	// (Took and TookAutoAck). They decide whether the lane has more: both matter.
 	BatchEnd, LastOffset int64
+	Count                int // of messages taken
 }
 
 // Checkout are the lanes that one pop has in hand. It belongs to one goroutine.
@@ -69,7 +70,7 @@ type taken struct {
 	lane  int32
 	marks uint32
 	epoch uint16
-	fresh flags // fresh, or nothing
+	fresh flags // fresh and listed, or nothing
 	judge int16 // number of its verdict, none
 }
 
@@ -170,12 +171,12 @@ func (s *sub) take(c *Checkout, now int64, o *settings) (marks int, ok bool) {
 // checkOut moves a lane to those in hand. It returns its marks.
 func (s *sub) checkOut(c *Checkout, i int32, now int64, o *settings) (marks uint32) {
 	x := s.slots.at(i)
-	t := taken{since: x.at, lane: s.lane(i), marks: x.marks, fresh: x.flags & fresh, judge: none}
+	t := taken{since: x.at, lane: s.lane(i), marks: x.marks, fresh: x.flags & (fresh | listed), judge: none}
 	s.leave(x)
 	s.enter(x, inflight, now)
 	x.epoch++
 	x.marks = 0
-	x.flags &^= fresh | promoted
+	x.flags &^= fresh | listed | promoted
 	t.epoch = x.epoch
 	if seen := s.times(i, o); seen != nil {
 		t.first, seen.first = seen.first, 0
@@ -204,6 +205,8 @@ func (c *Checkout) Return(verdicts []Verdict) {
 	defer c.settle()
 	c.judge(verdicts)
 	c.learn(verdicts)
+	c.ring.rivalry(verdicts)
+	c.announce(verdicts)
 	served := false
 	for i := range verdicts {
 		served = served || verdicts[i].Kind <= TookAutoAck
@@ -365,7 +368,7 @@ func (s *sub) took(i int32, v *Verdict, vc verdictContext) {
 	case !x.is(emptied):
 		s.append(i, vc.now)
 	case x.is(fresh):
-		s.place(i, vc.now, vc.o)
+		s.place(i, vc.now, 0, vc.o)
 	default:
 		s.clear(i)
 	}
@@ -378,7 +381,7 @@ func (s *sub) nothing(i int32, t *taken, vc verdictContext) {
 	x := s.slots.at(i)
 	x.flags &^= emptied | held | promoted
 	if x.is(fresh) {
-		s.place(i, vc.now, vc.o)
+		s.place(i, vc.now, 0, vc.o)
 		return
 	}
 	if seen := s.times(i, vc.o); seen != nil {

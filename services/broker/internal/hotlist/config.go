@@ -38,6 +38,13 @@ const (
 	WatchSpan = 3 * time.Second
 	// LeaseParkMax bounds how long a leased lane is left alone.
 	LeaseParkMax = time.Second
+	// Elsewhere is how long a lane is left alone that another broker has leased. It
+	// is short, since the word that the lease has ended may have come before; a claim
+	// finds a longer lease, and learns its end.
+	Elsewhere = 50 * time.Millisecond
+	// Yield is how long a lane is left to each broker that comes before this one,
+	// while they are in each other's way: the time of a claim and of its hint.
+	Yield = 10 * time.Millisecond
 	// LockPark is how long a lane is left alone whose row was merely locked;
 	// LockJitter is added at random.
 	LockPark   = 20 * time.Millisecond
@@ -112,12 +119,22 @@ type Waker interface {
 	Free(tenant uuid.UUID, queue, group string)
 }
 
+// Peers are the other brokers. No method blocks.
+type Peers interface {
+	// Taken tells them what a claim took.
+	Taken(t Taking)
+	// Rank is how many of them come before this broker in the order of a lane, for
+	// which a number stands. Brokers that know each other agree about it.
+	Rank(lane uint64) int
+}
+
 // Deps are what a List works with.
 type Deps struct {
 	Store Store
 	Waker Waker
 	// Admit takes the slot of one page of a walk; nil admits everything.
 	Admit  func(ctx context.Context) (release func(), err error)
+	Peers  Peers // nil: there are no other brokers
 	Meter  metric.Meter
 	Logger *slog.Logger
 	// Now is the clock, time.Now when nil.

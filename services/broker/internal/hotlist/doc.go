@@ -66,6 +66,21 @@
 // fresh marks are there, else to idle. A lease that ends while the lane is checked
 // out again is noted and used at the check-in.
 //
+// # Other brokers
+//
+// Every broker hears of every push and of the end of every lease, so all would
+// claim a lane at once, and all but one in vain. Two things keep that rare:
+//
+// A claim tells the peers what it took. They leave the lane alone (wheel, 50 ms; a
+// longer lease is found by a claim) and take the messages off the marks, so that
+// the end of the lease finds a lane idle in which nothing is left. Rows and moved
+// cursors count no messages and stay fresh.
+//
+// While more than about three claims in a hundred come too late, a mark or the end
+// of a lease makes a lane ready only after Yield for each broker that comes before
+// this one at the lane, by an order on which all agree. The first one does not
+// wait, and the claim of whoever was there is known to the others by then.
+//
 // # Windows
 //
 // SQL applies delayedProcessing always, and windowBuffer unless it is told that

@@ -86,7 +86,7 @@ func (d *database) claim(c *Checkout, budget, width int, autoAck bool, locked fu
 			case end > l.committed:
 				budget -= int(end - l.committed)
 				width--
-				v.BatchEnd, v.LastOffset = end, l.last()
+				v.BatchEnd, v.LastOffset, v.Count = end, l.last(), int(end-l.committed)
 				if v.Kind = TookAutoAck; autoAck {
 					l.committed, l.leased = end, false
 				} else {
@@ -128,7 +128,7 @@ type machine struct {
 func (m *machine) step(t *rapid.T) {
 	name := fmt.Sprintf("lane-%d", rapid.IntRange(0, 11).Draw(t, "lane"))
 	heard := rapid.IntRange(0, 3).Draw(t, "lost") > 0
-	switch rapid.IntRange(0, 11).Draw(t, "step") {
+	switch rapid.IntRange(0, 13).Draw(t, "step") {
 	case 0, 1, 2:
 		n := rapid.IntRange(1, 4).Draw(t, "messages")
 		m.write(name, n)
@@ -159,6 +159,13 @@ func (m *machine) step(t *rapid.T) {
 		}
 	case 11:
 		m.sweep()
+	case 12:
+		m.elsewhere(t, name, heard)
+	case 13: // forged, or very late
+		m.Taken(Taking{
+			Tenant: tenant, Queue: "q", Partition: name, Group: "g", Count: rapid.IntRange(1, 4).Draw(t, "count"),
+			Emptied: rapid.Bool().Draw(t, "emptied"), Leased: rapid.Bool().Draw(t, "leased"),
+		})
 	}
 	m.check()
 }
@@ -170,6 +177,25 @@ func (m *machine) pop(t *rapid.T) {
 	}
 	m.hand = append(m.hand, claimed{c, m.claim(c, rapid.IntRange(1, 6).Draw(t, "budget"), rapid.IntRange(1, 3).Draw(t, "width"),
 		rapid.Bool().Draw(t, "autoAck"), func() bool { return rapid.IntRange(0, 4).Draw(t, "locked") == 0 })})
+}
+
+// elsewhere is a claim of another broker.
+func (m *machine) elsewhere(t *rapid.T, name string, heard bool) {
+	l := m.lanes[name]
+	if l == nil || !l.pending() || l.leased && !l.until.Before(m.now()) {
+		return
+	}
+	from := l.committed
+	end := rapid.Int64Range(from+1, l.last()).Draw(t, "end")
+	lease := rapid.Bool().Draw(t, "lease")
+	if l.leased = lease; lease {
+		l.until, l.batchEnd = m.now().Add(3*time.Second), end
+	} else {
+		l.committed = end
+	}
+	if heard {
+		m.Taken(Taking{Tenant: tenant, Queue: "q", Partition: name, Group: "g", Count: int(end - from), Emptied: end == l.last(), Leased: lease})
+	}
 }
 
 func (m *machine) checkIn(t *rapid.T) {
@@ -217,6 +243,7 @@ func TestNothingIsStrandedOnceAReseedRan(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				b := setup(t, Config{Shards: rapid.IntRange(1, 3).Draw(rt, "shards"), WindowBatch: 5})
 				b.store.settings["q"] = settings
+				b.deps.Peers = &fakePeers{rank: func(lane uint64) int { return int(lane % 3) }}
 				b.reseed()
 				m := &machine{database: &database{bench: b, settings: settings, lanes: map[string]*lane{}}}
 				for range rapid.IntRange(1, 120).Draw(rt, "steps") {

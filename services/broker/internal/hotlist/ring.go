@@ -16,6 +16,7 @@ type ring struct {
 
 	ready   atomic.Int64  // slots that are ready
 	news    atomic.Int64  // messages announced
+	waste   atomic.Int64  // share of claims for which others were quicker, of wasteAll
 	turn    atomic.Uint32 // shard the next check-out begins with
 	asked   atomic.Int64  // last check-out
 	hungry  atomic.Int64  // last check-out that found nothing
@@ -56,6 +57,9 @@ func (r *ring) mark(lane int32, m mark) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.slot(i).state
+	if was == idle {
+		m.after = r.patience(lane)
+	}
 	s.mark(i, m)
 	return was != ready && s.slots.at(i).state == ready
 }
@@ -66,7 +70,7 @@ func (r *ring) promote(lane int32, now int64, o *settings) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.slot(i).state
-	s.promote(i, now, o)
+	s.promote(i, now, r.patience(lane), o)
 	return was != ready && s.slots.at(i).state == ready
 }
 

@@ -33,6 +33,9 @@ const (
 	holding
 	// promoted: a lease ended while the slot was checked out.
 	promoted
+	// listed: marked by a row or a moved cursor, which count no messages, since the
+	// check-out.
+	listed
 )
 
 const none = -1 // no slot
@@ -112,6 +115,16 @@ func (s *sub) append(i int32, now int64) {
 	s.ring.ready.Add(1)
 }
 
+// yield makes a slot ready when the brokers that come before this one have had
+// their time.
+func (s *sub) yield(i int32, now, after int64) {
+	if after > 0 {
+		s.park(i, now+after, 0)
+		return
+	}
+	s.append(i, now)
+}
+
 // restore makes a slot ready again where it was: before the others.
 func (s *sub) restore(i int32, since int64) {
 	x := s.slots.at(i)
@@ -175,6 +188,7 @@ type mark struct {
 	kind  kind
 	count uint32
 	now   int64
+	after int64 // how long to leave the lane to other brokers
 	o     *settings
 }
 
@@ -192,6 +206,9 @@ func (s *sub) mark(i int32, m mark) {
 	before := x.marks
 	x.marks = add(x.marks, m.count)
 	x.flags |= fresh
+	if m.kind != news {
+		x.flags |= listed
+	}
 	if t := s.times(i, m.o); t != nil {
 		t.last = m.now
 		if m.kind == news && t.first == 0 {
@@ -204,7 +221,7 @@ func (s *sub) mark(i int32, m mark) {
 	case x.state == idle && m.kind == row:
 		s.append(i, m.now)
 	case x.state == idle:
-		s.place(i, m.now, m.o)
+		s.place(i, m.now, m.after, m.o)
 	case x.state == wheel && m.o.windowed() && before < s.ring.batch && x.marks >= s.ring.batch:
 		s.append(i, m.now)
 	case x.state == inflight && m.kind == row && m.now-x.at > int64(Stranded):
@@ -227,7 +244,7 @@ func (s *sub) free(i int32, now int64) {
 // place puts a lane that has nothing but fresh marks where the queue's deferral
 // wants it. Without a first mark nobody knows how long it has been waiting, so it
 // is ready and SQL decides.
-func (s *sub) place(i int32, now int64, o *settings) {
+func (s *sub) place(i int32, now, after int64, o *settings) {
 	x := s.slots.at(i)
 	due := int64(math.MinInt64)
 	if t := s.times(i, o); t != nil && t.first != 0 {
@@ -239,7 +256,7 @@ func (s *sub) place(i int32, now int64, o *settings) {
 		}
 	}
 	if due <= now {
-		s.append(i, now)
+		s.yield(i, now, after)
 		return
 	}
 	s.park(i, due, holding)
@@ -255,7 +272,7 @@ func (s *sub) released(i int32, now int64, o *settings) bool {
 }
 
 // promote acts on the end of a lease whose batch was settled.
-func (s *sub) promote(i int32, now int64, o *settings) {
+func (s *sub) promote(i int32, now, after int64, o *settings) {
 	x := s.slot(i)
 	switch {
 	case x.state == inflight:
@@ -264,9 +281,9 @@ func (s *sub) promote(i int32, now int64, o *settings) {
 		s.clear(i)
 	case x.state != wheel || !x.is(leased):
 	case !x.is(emptied):
-		s.append(i, now)
+		s.yield(i, now, after)
 	case x.is(fresh):
-		s.place(i, now, o)
+		s.place(i, now, after, o)
 	default:
 		s.clear(i)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/announce"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 )
 
 // transport is the name that readers of the statistics know.
@@ -64,7 +65,12 @@ func (m *Mesh) receive(h hints.Hint) {
 	local := m.deps.Local
 	switch h.Kind {
 	case hints.Pushed:
-		local.Marked(h.Tenant, h.Queue, h.Partition, h.Count)
+		// Folded like our own: by then it may be known who has taken them.
+		local.Pushed(h.Tenant, h.Queue, h.Partition, h.Count)
+	case hints.Taken:
+		local.Taken(hotlist.Taking{
+			Tenant: h.Tenant, Queue: h.Queue, Partition: h.Partition, Group: h.Group, Count: h.Count, Emptied: h.Emptied, Leased: h.Leased,
+		})
 	case hints.CursorMoved:
 		local.CursorMoved(h.Tenant, h.Queue, h.Partition, h.Group)
 	case hints.Released:
@@ -84,6 +90,15 @@ type peers struct{ pool *hints.Pool }
 func (p peers) Pushed(tenant uuid.UUID, queue, partition string, count int) {
 	p.pool.Send(hints.Hint{Kind: hints.Pushed, Tenant: tenant, Queue: queue, Partition: partition, Count: count})
 }
+
+func (p peers) Taken(t hotlist.Taking) {
+	p.pool.Send(hints.Hint{
+		Kind: hints.Taken, Tenant: t.Tenant, Queue: t.Queue, Partition: t.Partition, Group: t.Group,
+		Count: t.Count, Emptied: t.Emptied, Leased: t.Leased,
+	})
+}
+
+func (p peers) Rank(lane uint64) int { return p.pool.Rank(lane) }
 
 func (p peers) Released(r announce.Release) {
 	h := hints.Hint{

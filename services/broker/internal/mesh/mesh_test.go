@@ -19,6 +19,7 @@ import (
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/announce"
+	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/mesh"
 )
 
@@ -53,6 +54,7 @@ func (b *broker) taken() []string {
 func (b *broker) Pushed(_ uuid.UUID, q, p string, n int) { b.note("quiet %s/%s %d", q, p, n) }
 func (b *broker) Mark(_ uuid.UUID, q, p string, n int)   { b.note("mark %s/%s %d", q, p, n) }
 func (b *broker) MarkGroup(_ uuid.UUID, q, p, g string)  { b.note("mark %s/%s of %s", q, p, g) }
+func (b *broker) Taken(k hotlist.Taking)                 { b.note("taken %+v", k) }
 func (b *broker) Promote(id uuid.UUID, g string)         { b.note("promote %d of %s", id[15], g) }
 func (b *broker) Changed(_ uuid.UUID, q string)          { b.note("changed %s", q) }
 func (b *broker) DropQueue(_ uuid.UUID, q string)        { b.note("drop %s", q) }
@@ -116,8 +118,14 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 		announce func(a *announce.Announcer)
 		want     []string
 	}{
-		{func(a *announce.Announcer) { a.Pushed(tenant, "q", "p", 3) }, []string{"mark q/p 3"}},
-		{func(a *announce.Announcer) { a.Wake(tenant, "q", "") }, []string{"mark q/ 1"}},
+		{func(a *announce.Announcer) { a.Pushed(tenant, "q", "p", 3) }, []string{"quiet q/p 3"}},
+		{func(a *announce.Announcer) { a.Wake(tenant, "q", "") }, []string{"quiet q/ 1"}},
+		{
+			func(a *announce.Announcer) {
+				a.Taken(hotlist.Taking{Tenant: tenant, Queue: "q", Partition: "p", Group: "g", Count: 4, Emptied: true})
+			},
+			[]string{fmt.Sprintf("taken %+v", hotlist.Taking{Tenant: tenant, Queue: "q", Partition: "p", Group: "g", Count: 4, Emptied: true})},
+		},
 		{
 			func(a *announce.Announcer) { a.Released(tenant, lane, "g", "q", "p", true) },
 			[]string{"promote 2 of g", "wake q/p"},
@@ -139,10 +147,11 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 		require.Eventually(t, func() bool { return len(b.taken())-before == len(tc.want) }, 20*time.Second, time.Millisecond, tc.want)
 		require.Equal(t, tc.want, b.taken()[before:])
 	}
+	require.Equal(t, 1, a.announcer.Rank(7)+b.announcer.Rank(7), "one of them is the first")
 	s := b.Stats().(wire.MeshStats)
 	require.Zero(t, s.MessagesSent, "nothing is passed on")
-	require.Equal(t, int64(8), s.MessagesReceived)
-	require.Equal(t, int64(8), a.Stats().(wire.MeshStats).MessagesSent)
+	require.Equal(t, int64(9), s.MessagesReceived)
+	require.Equal(t, int64(9), a.Stats().(wire.MeshStats).MessagesSent)
 	require.Equal(t, 2, s.PeerCount)
 	require.Zero(t, s.ServersDead)
 	require.Equal(t, wire.MeshPeer{Host: "127.0.0.1", Port: one, Connected: true, Resolved: true, ResolvedIP: "127.0.0.1"}, s.Peers[0])
