@@ -38,6 +38,13 @@ type MultiPop struct {
 	Claims       []PopClaim
 }
 
+// Bound has the claims share a number of decoded bytes, beside their own bounds.
+func (m *MultiPop) Bound(bytes int64) {
+	for i := range m.Claims {
+		m.Claims[i].MaxBytes = min(m.Claims[i].MaxBytes, bytes/int64(len(m.Claims)))
+	}
+}
+
 const popMulti = `SELECT lane_at, lane_pid, lane_try, lane_last, seg_at, seg_base, seg_start, seg_take, seg_count, seg_time, blobs
 	FROM queen.log_pop_multi_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text[]::timestamptz[])`
 

@@ -48,6 +48,17 @@ func newHolds() (*holds, error) {
 	return &holds{windows: windows}, nil
 }
 
+// holds says whether pops of the queue are known to be held.
+func (h *holds) holds(r *Request) bool {
+	w, ok := h.windows.Peek(holdKey{r.Tenant, r.Queue})
+	if !ok {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.value > 0
+}
+
 // lookAfterHold gives the messages of a queue with minPopWaitTime time to gather
 // before they are claimed: until the batch is full, the window has passed or the
 // deadline has come. The hold takes place before the claim, without slot or

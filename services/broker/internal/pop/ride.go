@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	// maxRides bounds the pops that ride with the acks of one transaction, and
-	// maxRideBatch their batches: the acks wait for them.
+	// maxRides bounds the pops that ride with the acks of one transaction,
+	// maxRideBatch their batches and maxRideBytes all that they claim, decoded: the
+	// acks wait for them.
 	maxRides     = 32
 	maxRideBatch = 100
+	maxRideBytes = 16 << 20
 	// undone is how long a lane that was taken for a ride which does not happen
 	// stays away. The end of its lease brings it back.
 	undone = time.Second
@@ -56,6 +58,9 @@ func (s *Service) Board(rows []store.AckRow) ackfusion.Rides {
 	}
 	if len(r.list) == 0 {
 		return nil
+	}
+	for i := range r.pops {
+		r.pops[i].Bound(maxRideBytes * int64(len(r.pops[i].Claims)) / int64(len(r.list)))
 	}
 	return &r
 }
@@ -97,7 +102,7 @@ func (s *Service) board(r *rides, i int, row *store.AckRow) {
 // rides says whether the request may be served by somebody else's transaction.
 func (p *Parked) rides() bool {
 	q := &p.req.Query
-	return p.inRing() && q.Partitions == 1 && !q.AutoAck && q.Batch <= maxRideBatch
+	return p.inRing() && q.Partitions == 1 && !q.AutoAck && q.Batch <= maxRideBatch && !p.holds.holds(&p.req)
 }
 
 // seize makes a resting request look, without a goroutine of its own.

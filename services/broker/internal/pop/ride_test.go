@@ -190,6 +190,18 @@ func TestWhoMayNotRide(t *testing.T) {
 			<-out
 		})
 	})
+	t.Run("of a queue that holds its pops", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := setupFused(t, pop.Config{})
+			b.store.minWait = 1000
+			row := b.leased(t)
+			out := b.start(t.Context(), wildcard(query(true, 100*time.Millisecond)))
+			synctest.Wait()
+			require.Nil(t, b.svc.Board([]store.AckRow{row}))
+			<-out
+		})
+	})
 	t.Run("of a lane without a name", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

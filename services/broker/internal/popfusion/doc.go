@@ -13,7 +13,8 @@
 //	   |                   '-----lane gave nothing--> Missed: ask for it alone
 //	   '--client left, MaxWait passed, overloaded---> error, nothing was claimed
 //
-// A group has one flight at a time, so that those who come meanwhile go together
+// The messages of a flight are in memory together, so that its claims share a bound
+// on bytes. A group has one flight at a time, so that those who come meanwhile go together
 // with the next one. A flight that takes longer than stuckAfter no longer keeps
 // others from starting. When a call fails for a reason that may lie in one of the
 // lanes, all of them count as missed, so that each goes alone. A group whose flights

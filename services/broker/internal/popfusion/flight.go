@@ -68,12 +68,12 @@ func (f *flight) names(partition string) bool {
 // claim makes the call and tells everybody.
 func (f *flight) claim(ctx context.Context) {
 	started := time.Now()
+	m := store.MultiPop{Tenant: f.key.Tenant, Queue: f.key.Queue, Group: f.key.Group, AutoAck: f.key.AutoAck, Claims: f.claims}
+	m.Bound(maxBytes)
 	var served []store.PopServed
 	err := retry.Do(ctx, started.Add(patience), func(ctx context.Context) error {
 		var err error
-		served, err = f.Store.PopMulti(ctx, store.MultiPop{
-			Tenant: f.key.Tenant, Queue: f.key.Queue, Group: f.key.Group, AutoAck: f.key.AutoAck, Claims: f.claims,
-		})
+		served, err = f.Store.PopMulti(ctx, m)
 		return err
 	})
 	lasted := time.Since(started)

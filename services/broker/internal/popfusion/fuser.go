@@ -76,6 +76,9 @@ const (
 	stuckAfter = 100 * time.Millisecond
 	// patience bounds the repeats of an aborted claim.
 	patience = 2 * time.Second
+	// maxBytes bounds the decoded bytes of one flight, which are in memory at once
+	// (design rule 15).
+	maxBytes = 32 << 20
 	// shunFor is how long a group whose flights only miss goes alone.
 	shunFor = time.Second
 	// groups bounds the groups of which the pace is remembered.

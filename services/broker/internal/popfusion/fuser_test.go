@@ -116,7 +116,7 @@ func (b *bundle) pop(ctx context.Context, group, lane string, want int) *request
 	r := &request{}
 	b.wg.Go(func() {
 		r.out, r.err = b.fuser.Do(ctx, keyOf(group), popfusion.Claim{Want: want, Board: func() (store.PopClaim, bool) {
-			return store.PopClaim{Partition: lane, Budget: want}, lane != ""
+			return store.PopClaim{Partition: lane, Budget: want, MaxBytes: 20 << 20}, lane != ""
 		}})
 		r.done, r.at = true, time.Now()
 	})
@@ -188,6 +188,25 @@ func TestAFlightHasBounds(t *testing.T) {
 			require.Equal(t, want, c.lanes())
 		}
 		c.answer(answer{})
+	})
+}
+
+func TestTheClaimsOfAFlightShareABoundOnBytes(t *testing.T) {
+	on(t, popfusion.Config{}, func(t *testing.T, b *bundle) {
+		for n := 1; n <= 4; n *= 2 {
+			first := b.ask("first", 1)
+			c := b.next()
+			for i := range n {
+				b.ask(strconv.Itoa(i), 1)
+			}
+			c.answer(answer{})
+			b.served(first, "first", 1)
+			c = b.next()
+			for _, claim := range c.Claims {
+				require.Equal(t, int64(min(20<<20, 32<<20/n)), claim.MaxBytes)
+			}
+			c.answer(answer{})
+		}
 	})
 }
 
