@@ -17,9 +17,10 @@
 // on bytes. A group has one flight at a time, so that those who come meanwhile go together
 // with the next one. A flight that takes longer than stuckAfter no longer keeps
 // others from starting. When a call fails for a reason that may lie in one of the
-// lanes, all of them count as missed, so that each goes alone. A group whose flights
-// only miss (its queue holds messages back, which the shared claim does not do) is
-// not fused for a second.
+// lanes, all of them count as missed, so that each goes alone. A group of which
+// several flights in a row only miss (its queue holds messages back, which the
+// shared claim does not do) is not fused for a second; one that misses now and then
+// meets the claims of other brokers, and gains all the more from sharing its own.
 //
 // # Pace
 //

@@ -106,9 +106,8 @@ func (f *flight) tell(ctx context.Context, served []store.PopServed, lasted time
 	if lanes > 0 {
 		f.Admission.Commit()
 		f.keepPace(lasted, took, f.want)
-	} else {
-		f.shun()
 	}
+	f.flew(lanes > 0)
 	f.metrics.landed(ctx, lanes, len(f.tickets)-lanes)
 }
 

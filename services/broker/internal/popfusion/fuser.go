@@ -79,8 +79,10 @@ const (
 	// maxBytes bounds the decoded bytes of one flight, which are in memory at once
 	// (design rule 15).
 	maxBytes = 32 << 20
-	// shunFor is how long a group whose flights only miss goes alone.
-	shunFor = time.Second
+	// shunFor is how long a group goes alone of which shunAfter flights in a row have
+	// missed.
+	shunFor   = time.Second
+	shunAfter = 4
 	// groups bounds the groups of which the pace is remembered.
 	groups = 16384
 )

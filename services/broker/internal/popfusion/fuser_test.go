@@ -262,9 +262,23 @@ func TestErrors(t *testing.T) {
 	})
 	t.Run("a group that only misses goes alone", func(t *testing.T) {
 		on(t, popfusion.Config{}, func(t *testing.T, b *bundle) {
-			b.ask("a", 1)
-			b.next().answer(answer{takes: []int{0}})
+			miss := func() {
+				require.True(t, b.fuser.Fuses(keyOf("g")))
+				b.fly(0, 1, 0)
+			}
+			for range 3 { // one at a time is another broker's doing
+				miss()
+				b.fly(0, 1, 1)
+			}
+			for range 4 {
+				miss()
+				landed, err := b.fuser.Pace(t.Context(), keyOf("g"))
+				require.NoError(t, err)
+				landed(1, 1)
+			}
 			require.False(t, b.fuser.Fuses(keyOf("g")))
+			time.Sleep(time.Second)
+			require.True(t, b.fuser.Fuses(keyOf("g")))
 		})
 	})
 	t.Run("no fuser fuses nothing", func(t *testing.T) {

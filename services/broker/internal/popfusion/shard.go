@@ -34,6 +34,7 @@ type shard struct {
 	pace    time.Duration // between departures
 	took    time.Duration // by a call, smoothed
 	due     *time.Timer   // of the next departure; nil when none is awaited
+	missed  int           // flights since one was served
 	shunned time.Time     // until then nothing is shared
 }
 
@@ -138,9 +139,24 @@ func (s *shard) keepPace(lasted time.Duration, took, want int) {
 	s.depart()
 }
 
+// flew notes whether a flight was served anything. Several in a row that were not
+// mean that the queue holds messages back; single ones, that another broker was
+// quicker.
+func (s *shard) flew(served bool) {
+	s.mu.Lock()
+	if s.missed++; served {
+		s.missed = 0
+	}
+	shun := s.missed >= shunAfter
+	s.mu.Unlock()
+	if shun {
+		s.shun()
+	}
+}
+
 // shun has the group go alone for a while.
 func (s *shard) shun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shunned = time.Now().Add(shunFor)
+	s.missed, s.shunned = 0, time.Now().Add(shunFor)
 }
