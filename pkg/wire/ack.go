@@ -193,6 +193,17 @@ type AckResult struct {
 	Noop          bool
 }
 
+// ackResultBytes is what most elements of an answer take beside their names.
+const ackResultBytes = 110
+
+// AckResultsSize is about how large the answer gets.
+func AckResultsSize(rs []AckResult) int {
+	if len(rs) == 0 {
+		return 0
+	}
+	return len(rs) * (ackResultBytes + len(rs[0].TransactionID))
+}
+
 // AppendAckResults renders the answer of either ack route.
 func AppendAckResults(dst []byte, rs []AckResult) []byte {
 	dst = append(dst, '[')

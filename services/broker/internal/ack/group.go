@@ -3,6 +3,7 @@ package ack
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,29 +43,49 @@ type group struct {
 }
 
 // split sorts items into groups, in order of appearance, and answers those whose
-// partition id is none.
+// partition id is none. Items of a group mostly stand together: it is looked up once
+// for all of them, and they lie in memory that is made once for all groups.
 func split(items []wire.AckItem, results []wire.AckResult) []*group {
 	var groups []*group
 	byKey := make(map[groupKey]*group)
+	room := group{
+		items: make([]int, 0, len(items)), hashes: make([][16]byte, 0, len(items)), statuses: make([]store.AckStatus, 0, len(items)),
+	}
+	var g *group // of the item before
 	for i := range items {
 		it := &items[i]
-		id, err := lanes.ParseID(it.PartitionID)
-		if err != nil {
-			results[i].Error = err.Error()
-			continue
-		}
-		key := groupKey{id, it.LeaseID, it.Group}
-		g := byKey[key]
-		if g == nil {
-			g = &group{groupKey: key}
-			byKey[key] = g
-			groups = append(groups, g)
+		if g == nil || !together(it, &items[i-1]) {
+			g.close()
+			id, err := lanes.ParseID(it.PartitionID)
+			if err != nil {
+				g, results[i].Error = nil, err.Error()
+				continue
+			}
+			key := groupKey{id, it.LeaseID, it.Group}
+			if g = byKey[key]; g == nil {
+				g = &group{groupKey: key, items: room.items[i:i], hashes: room.hashes[i:i], statuses: room.statuses[i:i]}
+				byKey[key] = g
+				groups = append(groups, g)
+			}
 		}
 		g.items = append(g.items, i)
 		g.hashes = append(g.hashes, segment.Hash(it.TransactionID))
 		g.statuses = append(g.statuses, store.AckStatus(it.Status))
 	}
 	return groups
+}
+
+// together says that two items are of one group.
+func together(a, b *wire.AckItem) bool {
+	return a.PartitionID == b.PartitionID && a.LeaseID == b.LeaseID && a.Group == b.Group
+}
+
+// close leaves the memory behind the items of a group to the next one. A group that
+// goes on later gets some of its own.
+func (g *group) close() {
+	if g != nil {
+		g.items, g.hashes, g.statuses = slices.Clip(g.items), slices.Clip(g.hashes), slices.Clip(g.statuses)
+	}
 }
 
 // completed says that nothing but success was reported.

@@ -31,6 +31,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
 	"github.com/queenmq/queen/services/broker/internal/registry"
+	"github.com/queenmq/queen/services/broker/internal/replies"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -167,6 +168,7 @@ func (e *engine) join(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Lo
 func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
+		Replies:      e.pops.Replies,
 		QueueChanged: e.announcer.QueueChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
 	}
 }
@@ -200,7 +202,8 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 		}
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
-		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry, IDs: s.ids,
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry,
+		Replies: new(replies.Pool), IDs: s.ids,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/replies"
 )
 
 // Pusher stores messages. It must not read the items' payloads after it has
@@ -77,6 +78,9 @@ type Deps struct {
 	Notify func(tenant uuid.UUID, queue, partition string)
 	// MeshStats is the state of the hint pool, ready to be encoded.
 	MeshStats func() any
+	// Replies is where the bodies of pops come from, and others may; nil: they are
+	// made.
+	Replies *replies.Pool
 
 	Log        *slog.Logger
 	Meter      metric.Meter

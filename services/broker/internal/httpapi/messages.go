@@ -86,6 +86,7 @@ func (a *API) pop(c echo.Context, req pop.Request) error {
 	case body == nil:
 		return nothing(c)
 	}
+	defer a.deps.Replies.Put(body)
 	return respond(c, http.StatusOK, body)
 }
 
@@ -126,7 +127,9 @@ func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)
 		if err != nil {
 			return err
 		}
-		return respond(c, http.StatusOK, wire.AppendAckResults(nil, results))
+		return a.respondIn(c, http.StatusOK, wire.AckResultsSize(results), func(dst []byte) []byte {
+			return wire.AppendAckResults(dst, results)
+		})
 	})
 }
 

@@ -38,6 +38,14 @@ func respond(c echo.Context, status int, body []byte) error {
 	return err
 }
 
+// respondIn is respond with a body that is written into lent memory, of which it
+// takes about size bytes.
+func (a *API) respondIn(c echo.Context, status, size int, write func(dst []byte) []byte) error {
+	body := write(a.deps.Replies.Get(size))
+	defer a.deps.Replies.Put(body)
+	return respond(c, status, body)
+}
+
 // nothing answers 204, which has neither a body nor headers that describe one:
 // strict clients break on a Content-Length there.
 func nothing(c echo.Context) error {

@@ -87,6 +87,10 @@ func (s *spot) reply() bool {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(answerPatience + transferTime(int64(len(body)))))
 	parts := net.Buffers{appendHead(nil, status, len(body), stays, extra), body}
 	_, err := parts.WriteTo(s.conn)
+	if s.body != nil {
+		s.lot.api.deps.Replies.Put(s.body)
+		s.body = nil
+	}
 	_ = s.conn.SetWriteDeadline(time.Time{})
 	return stays && err == nil
 }

@@ -15,6 +15,9 @@ import (
 const (
 	// messageOverhead is about what the wire adds to a payload.
 	messageOverhead = 512
+	// messageBytes is what the wire has of most messages beside payload, transaction
+	// id and names, less what a frame has.
+	messageBytes = 288
 	// maxReply bounds one reply, unless its first message alone is larger (design
 	// rule 15).
 	maxReply = 16 << 20
@@ -60,14 +63,8 @@ func (r *rendering) reset() {
 // copying payload bytes as they are. It leaves p.body nil when nothing was
 // claimed.
 func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
-	messages, packed := 0, 0
-	for i := range claimed {
-		for j := range claimed[i].Segments {
-			messages += claimed[i].Segments[j].Take
-			packed += len(claimed[i].Segments[j].Blob)
-		}
-	}
-	if messages == 0 {
+	room := p.room(claimed)
+	if room == 0 {
 		return nil
 	}
 	h := wire.PopHeader{
@@ -83,7 +80,7 @@ func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 		p.scratch.Put(r)
 	}()
 	r.hash = p.Registry != nil && !p.req.Query.AutoAck
-	r.dst = wire.AppendPopStart(make([]byte, 0, messages*messageOverhead+packed), h)
+	r.dst = wire.AppendPopStart(p.Replies.Get(room), h)
 	for i := range claimed {
 		if err := p.renderPartition(ctx, r, &h, &claimed[i]); err != nil {
 			return err
@@ -91,6 +88,24 @@ func (p *poll) render(ctx context.Context, claimed []store.Popped) error {
 	}
 	p.body, p.count, p.lanes = wire.AppendPopEnd(r.dst, h), r.count, len(claimed)
 	return nil
+}
+
+// room is about how large the reply gets; 0 without a message.
+func (p *poll) room(claimed []store.Popped) int {
+	n := 0
+	for i := range claimed {
+		c := &claimed[i]
+		each := messageBytes + len(c.Partition) + len(p.req.Query.Group)
+		for j := range c.Segments {
+			s := &c.Segments[j]
+			size, known, err := segment.DecodedSize(s.Blob)
+			if err != nil || !known {
+				size = uint64(len(s.Blob))
+			}
+			n += s.Take*each + int(min(size, maxReply))*s.Take/max(s.Count, 1)
+		}
+	}
+	return min(n, maxReply)
 }
 
 func (p *poll) renderPartition(ctx context.Context, r *rendering, h *wire.PopHeader, c *store.Popped) error {

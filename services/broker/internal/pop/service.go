@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
+	"github.com/queenmq/queen/services/broker/internal/replies"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -87,9 +88,11 @@ type Deps struct {
 	Fusion *popfusion.Fuser
 	// Registry remembers leased batches for their acks. It may be nil.
 	Registry Registry
-	IDs      *mint.Source
-	Meter    metric.Meter
-	Logger   *slog.Logger
+	// Replies lends the memory of answers; nil: they are made.
+	Replies *replies.Pool
+	IDs     *mint.Source
+	Meter   metric.Meter
+	Logger  *slog.Logger
 }
 
 // Registry remembers what was delivered of a partition under a lease: hashes are
