@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -22,6 +23,13 @@ const minPushItem = len(`{"queue":"q","payload":1},`)
 // ParsePush reads the body of POST /api/v1/push. A single bad item refuses the
 // whole request; the error says which and why.
 func ParsePush(body []byte) ([]PushItem, error) {
+	if items, ok := parsePlainPush(body); ok {
+		return items, nil
+	}
+	return parsePush(body)
+}
+
+func parsePush(body []byte) ([]PushItem, error) {
 	p, err := newParser(body)
 	if err != nil {
 		return nil, err
@@ -174,8 +182,14 @@ const (
 	StatusFailed    = "failed"
 )
 
+// pushResultBytes is what an element of an answer takes beside its names.
+const pushResultBytes = 140
+
 // AppendPushResults renders the answer of a push.
 func AppendPushResults(dst []byte, rs []PushResult) []byte {
+	if len(rs) > 0 {
+		dst = slices.Grow(dst, 2+len(rs)*(pushResultBytes+len(rs[0].TransactionID)+len(rs[0].QueueName)))
+	}
 	dst = append(dst, '[')
 	for i := range rs {
 		r := &rs[i]

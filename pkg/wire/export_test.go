@@ -1,0 +1,7 @@
+package wire
+
+// For the tests: the two ways to read a push.
+var (
+	ParsePlainPush = parsePlainPush
+	ParseAnyPush   = parsePush
+)
