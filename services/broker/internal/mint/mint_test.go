@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,20 @@ func TestFillAscendsWithoutRepeating(t *testing.T) {
 		if i > 0 {
 			require.Positive(t, bytes.Compare(id[:], ids[i-1][:]))
 		}
+	}
+}
+
+func TestIDsTellTheTime(t *testing.T) {
+	t.Parallel()
+	s := mint.NewSource()
+	before := time.Now().UnixMilli()
+	ids := make([]uuid.UUID, 100)
+	require.NoError(t, s.Fill(ids))
+	for _, id := range ids {
+		sec, nsec := id.Time().UnixTime()
+		at := time.Unix(sec, nsec).UnixMilli()
+		require.GreaterOrEqual(t, at, before)
+		require.LessOrEqual(t, at, time.Now().UnixMilli()+1)
 	}
 }
 

@@ -97,11 +97,15 @@ func (r *request) lanes() []int32 {
 		key := laneKey{it.Queue, it.Partition}
 		n, ok := byName[key]
 		if !ok {
-			if byName == nil {
-				byName = make(map[laneKey]int32)
+			switch n = int32(len(r.groups)); n {
+			case 0: // most requests have one lane
+				r.groups = make([]group, 0, 1)
+			case 1:
+				byName = map[laneKey]int32{{r.groups[0].queue, r.groups[0].partition}: 0}
 			}
-			n = int32(len(r.groups))
-			byName[key] = n
+			if byName != nil {
+				byName[key] = n
+			}
 			r.groups = append(r.groups, group{queue: it.Queue, partition: it.Partition, minted: true})
 		}
 		laneOf[i], last = n, n
@@ -111,7 +115,7 @@ func (r *request) lanes() []int32 {
 
 // assign hands every first item of its id to its group; a repeat follows it.
 func (r *request) assign(laneOf []int32) {
-	seen := make(map[idKey]int32)
+	var seen map[idKey]int32
 	sizes := make([]int32, len(r.groups))
 	for i := range r.items {
 		r.follows[i] = leader
@@ -124,6 +128,9 @@ func (r *request) assign(laneOf []int32) {
 				continue
 			}
 			if len(r.items) > 1 {
+				if seen == nil {
+					seen = make(map[idKey]int32, len(r.items))
+				}
 				seen[idKey{lane, id}] = int32(i)
 			}
 		}
