@@ -5,3 +5,9 @@ var (
 	ParsePlainPush = parsePlainPush
 	ParseAnyPush   = parsePush
 )
+
+// The two ways to read an ack of many.
+var (
+	ParsePlainAckBatch = parsePlainAckBatch
+	ParseAnyAckBatch   = parseAckBatch
+)
