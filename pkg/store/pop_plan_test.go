@@ -89,4 +89,24 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 		require.LessOrEqual(t, after.chunks-before.chunks, p.rows*(chunks+1), "%s: chunks read", p.name)
 		require.GreaterOrEqual(t, after.chunks-before.chunks, p.rows*chunks, "%s: delivered", p.name)
 	}
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_write_at)
+		SELECT q.id, 'idle-' || g, 'epoch' FROM queen.queues AS q, generate_series(1, 3000) AS g`)
+	rows := pops[4]
+	require.Less(t, b.partitionsRead(session, rows.call), int64(20), "%s: partitions read", rows.name)
+}
+
+// partitionsRead is how many rows of partitions a call reads. It claims nothing.
+func (b *popBench) partitionsRead(session *pgx.Conn, call string) int64 {
+	b.t.Helper()
+	tx, err := session.Begin(b.t.Context())
+	require.NoError(b.t, err)
+	defer func() { _ = tx.Rollback(b.t.Context()) }()
+	before, err := readsOf(b.t.Context(), tx, "log_partitions")
+	require.NoError(b.t, err)
+	_, err = tx.Exec(b.t.Context(), call)
+	require.NoError(b.t, err)
+	after, err := readsOf(b.t.Context(), tx, "log_partitions")
+	require.NoError(b.t, err)
+	require.Equal(b.t, before.scans, after.scans, "sequential scans of partitions")
+	return after.rows - before.rows
 }
