@@ -273,6 +273,7 @@ func (f *Fuser) startBeside(s *shard) {
 // drain writes bundles until the shard has no ready lane.
 func (f *Fuser) drain(s *shard) {
 	for {
+		time.Sleep(s.linger())
 		release, err := f.Admission.Acquire(context.Background(), admission.Push)
 		if err != nil {
 			// Requests that have waited as long take their parts back themselves.
@@ -286,6 +287,7 @@ func (f *Fuser) drain(s *shard) {
 			slow := time.AfterFunc(slowBundle, func() { f.startBeside(s) })
 			(&writer{Fuser: f, shard: s, ctx: bundle[0].ctx()}).bundle(bundle)
 			slow.Stop()
+			s.ended()
 		}
 		release()
 		if len(bundle) == 0 {

@@ -202,6 +202,53 @@ func TestRule13AHeldLaneDelaysNoOther(t *testing.T) {
 	require.Equal(t, []string{"1", "2"}, r.db.lanes["held"])
 }
 
+// Brokers that meet on their lanes write fewer and larger bundles.
+func TestBundlesGatherAfterAMeeting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setup(t, true, fusion.Config{}, admission.Config{})
+		var busy bool
+		r.db.verdict = func(_ store.PushSegment, wait store.LockWait) (store.PushVerdict, bool) {
+			return store.PushVerdict{Status: store.PushBusy}, busy && wait == store.SkipLocked
+		}
+		one := func(lane string) {
+			r.push(part(lane, "1"))
+			r.next().commit()
+			synctest.Wait()
+		}
+		began := time.Now()
+		one("a")
+		one("b")
+		require.Zero(t, time.Since(began), "nobody was met")
+		busy = true
+		r.push(part("c", "1"))
+		r.next().commit()
+		r.next().commit() // with a short wait
+		synctest.Wait()
+		r.push(part("d", "1"))
+		synctest.Wait()
+		time.Sleep(4 * time.Millisecond)
+		r.push(part("e", "1"))
+		all := r.next()
+		require.Equal(t, []string{"d*1", "e*1"}, all.lanes())
+		require.Equal(t, 5*time.Millisecond, time.Since(began))
+		all.commit()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		began = time.Now()
+		one("f")
+		require.Zero(t, time.Since(began), "after a rest the first one does not wait")
+		var wide []fusion.Part
+		for i := range 32 {
+			wide = append(wide, part(strconv.Itoa(i), "1"))
+		}
+		r.push(wide...)
+		r.next().commit()
+		require.Zero(t, time.Since(began), "nor what is large already")
+		r.pending.Wait()
+	})
+}
+
 func TestAPoisonMessageIsIsolatedByHalves(t *testing.T) {
 	t.Parallel()
 	r := setup(t, true, fusion.Config{MaxInflight: 1}, admission.Config{})

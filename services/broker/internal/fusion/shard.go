@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -26,10 +27,34 @@ type shard struct {
 	// meetings is how many more bundles wait for their lanes from the start, since
 	// one was turned away.
 	meetings int
+	over     time.Time // the last bundle
 }
 
 // contendedFor is how many bundles a meeting with another broker is remembered.
 const contendedFor = 32
+
+// contendedLinger is how long a shard that meets other brokers gathers after a
+// bundle. Each of their bundles holds the lanes, so a small one is as long in the
+// way as a large one, and the requests that were answered come back meanwhile.
+const contendedLinger = 5 * time.Millisecond
+
+// linger is how long the next bundle should still gather: not at all while nobody
+// else writes to these lanes, or when enough waits already.
+func (s *shard) linger() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meetings == 0 || len(s.ready) == 0 || s.much() {
+		return 0
+	}
+	return time.Until(s.over.Add(contendedLinger))
+}
+
+// ended notes that a bundle is over.
+func (s *shard) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = time.Now()
+}
 
 // met notes whether another transaction held a lane of a bundle.
 func (s *shard) met(held bool) {
@@ -106,13 +131,15 @@ const (
 	parallelLanes = 32
 )
 
+// much says that enough waits for a bundle of its own.
+func (s *shard) much() bool { return s.bytes >= parallelBytes || len(s.ready) >= parallelLanes }
+
 // begin counts one more bundle, if there is work and room for it. With beside it
 // does not matter how little waits.
 func (s *shard) begin(most int, beside bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	much := s.bytes >= parallelBytes || len(s.ready) >= parallelLanes
-	if len(s.ready) == 0 || s.bundles >= most || s.bundles > 0 && !much && !beside {
+	if len(s.ready) == 0 || s.bundles >= most || s.bundles > 0 && !s.much() && !beside {
 		return false
 	}
 	s.bundles++
