@@ -185,11 +185,17 @@ const (
 // pushResultBytes is what an element of an answer takes beside its names.
 const pushResultBytes = 140
 
+// PushResultsSize is about how long the answer of a push is.
+func PushResultsSize(rs []PushResult) int {
+	if len(rs) == 0 {
+		return 2
+	}
+	return 2 + len(rs)*(pushResultBytes+len(rs[0].TransactionID)+len(rs[0].QueueName))
+}
+
 // AppendPushResults renders the answer of a push.
 func AppendPushResults(dst []byte, rs []PushResult) []byte {
-	if len(rs) > 0 {
-		dst = slices.Grow(dst, 2+len(rs)*(pushResultBytes+len(rs[0].TransactionID)+len(rs[0].QueueName)))
-	}
+	dst = slices.Grow(dst, PushResultsSize(rs))
 	dst = append(dst, '[')
 	for i := range rs {
 		r := &rs[i]

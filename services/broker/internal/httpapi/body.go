@@ -138,10 +138,12 @@ func (bs *bodies) fill(b *body, w http.ResponseWriter, r *http.Request) error {
 	}
 	// Without a bound, a few clients that trickle could hold the whole budget.
 	until := time.Now().Add(bs.patience + transferTime(length))
-	// The write deadline too: reading may answer "100 Continue", and the deadline
-	// of the connection's previous response may have passed.
 	_ = conn.SetReadDeadline(until)
-	_ = conn.SetWriteDeadline(until)
+	if r.Header.Get("Expect") != "" {
+		// Reading answers "100 Continue", and the deadline of the connection's
+		// previous response may have passed.
+		_ = conn.SetWriteDeadline(until)
+	}
 	if err := b.readAll(r.Context(), r.Body, r.ContentLength >= 0); err != nil {
 		return err
 	}

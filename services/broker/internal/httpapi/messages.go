@@ -25,7 +25,9 @@ func (a *API) push(c echo.Context) error {
 			return err
 		}
 		a.metrics.messages.Add(int64(len(items)))
-		return respond(c, http.StatusCreated, wire.AppendPushResults(nil, results))
+		return a.respondIn(c, http.StatusCreated, wire.PushResultsSize(results), func(dst []byte) []byte {
+			return wire.AppendPushResults(dst, results)
+		})
 	})
 }
 
