@@ -41,7 +41,7 @@ const (
 	// Elsewhere is how long a lane is left alone that another broker has leased. It
 	// is short, since the word that the lease has ended may have come before; a claim
 	// finds a longer lease, and learns its end.
-	Elsewhere = 50 * time.Millisecond
+	Elsewhere = 20 * time.Millisecond
 	// Yield is how long a lane is left to each broker that comes before this one,
 	// while they are in each other's way: the time of a claim and of its hint.
 	Yield = 10 * time.Millisecond

@@ -71,7 +71,7 @@
 // Every broker hears of every push and of the end of every lease, so all would
 // claim a lane at once, and all but one in vain. Two things keep that rare:
 //
-// A claim tells the peers what it took. They leave the lane alone (wheel, 50 ms; a
+// A claim tells the peers what it took. They leave the lane alone (wheel, 20 ms; a
 // longer lease is found by a claim) and take the messages off the marks, so that
 // the end of the lease finds a lane idle in which nothing is left. Rows and moved
 // cursors count no messages and stay fresh.
