@@ -132,13 +132,6 @@ func (p *parser) ackObject(last *AckItem) (AckItem, error) {
 // ParseAckBatch reads the body of POST /api/v1/ack/batch. The group stands at
 // the top only; an item's own is not read.
 func ParseAckBatch(body []byte) (AckRequest, error) {
-	if req, ok := parsePlainAckBatch(body); ok {
-		return req, nil
-	}
-	return parseAckBatch(body)
-}
-
-func parseAckBatch(body []byte) (AckRequest, error) {
 	p, err := newParser(body)
 	if err != nil {
 		return AckRequest{}, err

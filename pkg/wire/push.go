@@ -23,13 +23,6 @@ const minPushItem = len(`{"queue":"q","payload":1},`)
 // ParsePush reads the body of POST /api/v1/push. A single bad item refuses the
 // whole request; the error says which and why.
 func ParsePush(body []byte) ([]PushItem, error) {
-	if items, ok := parsePlainPush(body); ok {
-		return items, nil
-	}
-	return parsePush(body)
-}
-
-func parsePush(body []byte) ([]PushItem, error) {
 	p, err := newParser(body)
 	if err != nil {
 		return nil, err
