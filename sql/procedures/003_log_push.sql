@@ -239,14 +239,18 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     v_n        INT := cardinality(p_pids);
-    v_held     UUID[];
+    -- The lanes that are held, ascending by id: v_ords are their places.
+    v_ords     BIGINT[];
     v_last     BIGINT[];
     v_floor    BIGINT[];
     v_written  TIMESTAMPTZ[];
     v_window   INT[];
+    v_floors   BIGINT[];
     v_from     BIGINT[];
     v_since    TIMESTAMPTZ[];
     v_found    INT;
+    v_there    INT;
+    v_probe    BOOLEAN;
     v_probes   INT;
     v_now      TIMESTAMPTZ;
     v_lane     RECORD;
@@ -313,79 +317,97 @@ BEGIN
             'baseOffset', v_lane.last_offset + 1, 'createdAt', queen.iso_us_v1(v_now)));
     END IF;
 
+    -- What the lock returns is the newest version of each row. Lanes that are not
+    -- held, or not there, are missing.
     IF p_wait_ms = 0 THEN
-        SELECT array_agg(l.id) INTO v_held
+        SELECT count(*), array_agg(l.ord), array_agg(l.last_offset), array_agg(l.txns_start), array_agg(l.last_write_at),
+               array_agg(COALESCE(l.secs, l.dedup_window_seconds)), COALESCE(bool_or(l.probed), FALSE)
+        INTO v_found, v_ords, v_last, v_floor, v_written, v_window, v_probe
         FROM (
-            SELECT p.id FROM queen.log_partitions AS p WHERE p.id = ANY (p_pids) ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED
+            SELECT u.ord, u.secs, p.last_offset, p.txns_start, p.last_write_at, q.dedup_window_seconds, u.verified IS DISTINCT FROM -2 AS probed
+            FROM unnest(p_pids, p_verified, p_windows, p_queues, p_partitions, p_tenants)
+                 WITH ORDINALITY AS u (pid, verified, secs, queue, partition, tenant, ord)
+            JOIN queen.log_partitions AS p ON p.id = u.pid
+            JOIN queen.queues AS q ON q.id = p.queue_id
+                AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
+            ORDER BY p.id
+            FOR NO KEY UPDATE OF p SKIP LOCKED
         ) AS l;
     ELSE
-        SELECT array_agg(l.id) INTO v_held
+        SELECT count(*), array_agg(l.ord), array_agg(l.last_offset), array_agg(l.txns_start), array_agg(l.last_write_at),
+               array_agg(COALESCE(l.secs, l.dedup_window_seconds)), COALESCE(bool_or(l.probed), FALSE)
+        INTO v_found, v_ords, v_last, v_floor, v_written, v_window, v_probe
         FROM (
-            SELECT p.id FROM queen.log_partitions AS p WHERE p.id = ANY (p_pids) ORDER BY p.id FOR NO KEY UPDATE
+            SELECT u.ord, u.secs, p.last_offset, p.txns_start, p.last_write_at, q.dedup_window_seconds, u.verified IS DISTINCT FROM -2 AS probed
+            FROM unnest(p_pids, p_verified, p_windows, p_queues, p_partitions, p_tenants)
+                 WITH ORDINALITY AS u (pid, verified, secs, queue, partition, tenant, ord)
+            JOIN queen.log_partitions AS p ON p.id = u.pid
+            JOIN queen.queues AS q ON q.id = p.queue_id
+                AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
+            ORDER BY p.id
+            FOR NO KEY UPDATE OF p
         ) AS l;
     END IF;
     v_now := clock_timestamp();
 
-    -- What this reads is committed: the locks are held, and its snapshot is newer.
-    SELECT count(*), count(f.from_off),
-           array_agg(p.last_offset ORDER BY u.ord), array_agg(p.txns_start ORDER BY u.ord),
-           array_agg(p.last_write_at ORDER BY u.ord), array_agg(w.secs ORDER BY u.ord),
-           array_agg(f.from_off ORDER BY u.ord),
-           COALESCE(array_agg(u.ord) FILTER (WHERE h.id IS NULL), '{}')
-    INTO v_found, v_probes, v_last, v_floor, v_written, v_window, v_from, v_skip_ords
-    FROM unnest(p_pids, p_verified, p_windows, p_mark_pids, p_mark_windows, p_queues, p_partitions, p_tenants)
-         WITH ORDINALITY AS u (pid, verified, secs, mark_pid, mark_secs, queue, partition, tenant, ord)
-    JOIN queen.log_partitions AS p ON p.id = u.pid
-    JOIN queen.queues AS q ON q.id = p.queue_id
-        AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
-    LEFT JOIN unnest(v_held) AS h (id) ON h.id = u.pid
-    CROSS JOIN LATERAL (SELECT COALESCE(u.secs, q.dedup_window_seconds) AS secs) AS w
-    CROSS JOIN LATERAL (
-        SELECT greatest(p.txns_start - 1, CASE
-            WHEN u.mark_pid = u.pid AND u.verified <= p.last_offset AND w.secs <= u.mark_secs THEN u.verified
-            ELSE -1 END) AS from_off
-    ) AS m
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN h.id IS NOT NULL AND w.secs > 0 AND u.verified IS DISTINCT FROM -2
-                AND (p.last_offset > m.from_off OR u.ord = ANY (p_suspect_ords))
-            THEN m.from_off END AS from_off
-    ) AS f;
-
-    -- 40001: nothing was written, and a second attempt provisions the lane anew.
-    IF v_found <> v_n OR (p_wait_ms IS DISTINCT FROM 0 AND v_skip_ords <> '{}') THEN
-        RAISE EXCEPTION 'QPUSH partition % vanished mid-push', (
-            SELECT u.pid FROM unnest(p_pids) AS u (pid)
-            WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions AS p WHERE p.id = u.pid) LIMIT 1
-        ) USING ERRCODE = 'serialization_failure';
-    END IF;
-    IF v_skip_ords <> '{}' THEN
+    IF v_found < v_n THEN
+        SELECT COALESCE(array_agg(u.ord), '{}'), count(p.id) INTO v_skip_ords, v_there
+        FROM unnest(p_pids) WITH ORDINALITY AS u (pid, ord)
+        LEFT JOIN (queen.log_partitions AS p JOIN queen.queues AS q ON q.id = p.queue_id)
+            ON p.id = u.pid
+            AND (p_partitions IS NULL OR (p.name = p_partitions[u.ord::INT] AND q.name = p_queues[u.ord::INT] AND q.tenant_id = p_tenants[u.ord::INT]))
+        WHERE v_ords IS NULL OR u.ord <> ALL (v_ords);
+        -- 40001: nothing was written, and a second attempt provisions the lane anew.
+        IF v_there < v_n - v_found OR p_wait_ms IS DISTINCT FROM 0 THEN
+            RAISE EXCEPTION 'QPUSH partition % vanished mid-push', (
+                SELECT u.pid FROM unnest(p_pids) AS u (pid)
+                WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions AS p WHERE p.id = u.pid) LIMIT 1
+            ) USING ERRCODE = 'serialization_failure';
+        END IF;
         SELECT array_agg(jsonb_build_object('status', 'busy', 'partitionId', p_pids[o::INT])) INTO v_skipped
         FROM unnest(v_skip_ords) AS o;
+        IF v_found = 0 THEN
+            RETURN to_jsonb(v_skipped);
+        END IF;
     END IF;
 
-    IF v_probes > 0 THEN
-        SELECT array_agg(greatest(v_now, u.written) - make_interval(secs => u.secs) ORDER BY u.ord)
-        INTO v_since
-        FROM unnest(v_written, v_window) WITH ORDINALITY AS u (written, secs, ord);
-        SELECT COALESCE(array_agg(d.r_ord), '{}'),
-               COALESCE(array_agg(jsonb_build_object('status', 'duplicate', 'partitionId', p_pids[d.r_ord::INT], 'dups', d.r_dups)), '{}')
-        INTO v_dup_ords, v_dups
-        FROM queen.log_push_probe_v1(p_pids, p_hashes, v_from, v_floor, v_since, p_suspect_ords, p_suspect_bases) AS d;
-        v_skip_ords := v_skip_ords || v_dup_ords;
-        v_skipped := v_skipped || v_dups;
+    IF v_probe THEN
+        -- Aligned with the bundle again: NULL where nothing is to be probed.
+        SELECT count(f.from_off), array_agg(f.from_off ORDER BY u.ord), array_agg(l.floor_off ORDER BY u.ord),
+               array_agg(greatest(v_now, l.written) - make_interval(secs => l.secs) ORDER BY u.ord)
+        INTO v_probes, v_from, v_floors, v_since
+        FROM unnest(p_pids, p_verified, p_mark_pids, p_mark_windows) WITH ORDINALITY AS u (pid, verified, mark_pid, mark_secs, ord)
+        LEFT JOIN unnest(v_ords, v_last, v_floor, v_written, v_window) AS l (ord, last, floor_off, written, secs) ON l.ord = u.ord
+        CROSS JOIN LATERAL (
+            SELECT greatest(l.floor_off - 1, CASE
+                WHEN u.mark_pid = u.pid AND u.verified <= l.last AND l.secs <= u.mark_secs THEN u.verified
+                ELSE -1 END) AS from_off
+        ) AS m
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN l.secs > 0 AND u.verified IS DISTINCT FROM -2
+                    AND (l.last > m.from_off OR u.ord = ANY (p_suspect_ords))
+                THEN m.from_off END AS from_off
+        ) AS f;
+        IF v_probes > 0 THEN
+            SELECT COALESCE(array_agg(d.r_ord), '{}'),
+                   COALESCE(array_agg(jsonb_build_object('status', 'duplicate', 'partitionId', p_pids[d.r_ord::INT], 'dups', d.r_dups)), '{}')
+            INTO v_dup_ords, v_dups
+            FROM queen.log_push_probe_v1(p_pids, p_hashes, v_from, v_floors, v_since, p_suspect_ords, p_suspect_bases) AS d;
+            v_skip_ords := v_skip_ords || v_dup_ords;
+            v_skipped := v_skipped || v_dups;
+        END IF;
     END IF;
 
     -- Blobs and hashes are picked by position: a function scan would copy them,
     -- and spill to disk above work_mem.
     WITH lane AS MATERIALIZED (
-        SELECT u.ord, u.pid, u.last + 1 AS base, u.last + u.n AS tip, u.written,
+        SELECT u.ord, p_pids[u.ord::INT] AS pid, u.last + 1 AS base, u.last + p_msg_counts[u.ord::INT] AS tip, u.written,
                greatest(v_now, u.written, s.created_at) AS stamp
-        FROM unnest(p_pids, p_msg_counts, v_last, v_floor, v_written)
-             WITH ORDINALITY AS u (pid, n, last, floor_off, written, ord)
+        FROM unnest(v_ords, v_last, v_floor, v_written) AS u (ord, last, floor_off, written)
         LEFT JOIN LATERAL (
             SELECT t.created_at
             FROM queen.log_txns AS t
-            WHERE t.partition_id = u.pid AND t.base_offset >= u.floor_off
+            WHERE t.partition_id = p_pids[u.ord::INT] AND t.base_offset >= u.floor_off
             ORDER BY t.base_offset DESC
             LIMIT 1
         ) AS s ON TRUE
@@ -506,7 +528,7 @@ DECLARE
     v_pids    UUID[];
     v_found   INT;
     v_lanes   INT;
-    v_bad     BOOLEAN := FALSE;
+    v_bad     BOOLEAN;
     v_at      INT[];
     v_part    JSONB;
     v_out     JSONB[];
@@ -527,21 +549,19 @@ BEGIN
     IF v_tenants IS NULL THEN
         v_tenants := array_fill('00000000-0000-0000-0000-000000000001'::UUID, ARRAY[v_n]);
     END IF;
-    FOR v_i IN 1..v_n LOOP
-        v_bad := v_bad OR p_msg_counts[v_i] IS NULL OR p_msg_counts[v_i] < 1
-            OR octet_length(p_hashes[v_i]) IS DISTINCT FROM 16 * p_msg_counts[v_i]::BIGINT;
-    END LOOP;
+    IF v_n = 1 THEN
+        v_lanes := CASE WHEN p_pids[1] IS NOT NULL THEN 1 ELSE 0 END;
+        v_bad := p_msg_counts[1] IS NULL OR p_msg_counts[1] < 1 OR octet_length(p_hashes[1]) IS DISTINCT FROM 16 * p_msg_counts[1]::BIGINT;
+    ELSE
+        SELECT count(DISTINCT u.pid), bool_or(u.n IS NULL OR u.n < 1 OR octet_length(p_hashes[u.ord::INT]) IS DISTINCT FROM 16 * u.n::BIGINT)
+        INTO v_lanes, v_bad
+        FROM unnest(p_pids, p_msg_counts) WITH ORDINALITY AS u (pid, n, ord);
+    END IF;
     IF v_bad THEN
         RAISE EXCEPTION 'QPUSH bad segment: a count below 1 or hashes of another length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 
-    IF p_pids IS NOT NULL AND array_position(p_pids, NULL) IS NULL THEN
-        v_lanes := 1;
-        IF v_n > 1 THEN
-            SELECT count(DISTINCT u.pid) INTO v_lanes FROM unnest(p_pids) AS u (pid);
-        END IF;
-    END IF;
     IF v_lanes = v_n THEN
         RETURN queen.log_push_lanes_v1(p_pids, p_msg_counts, p_hashes, p_verified, p_blobs, NULL, p_pids, p_windows,
             p_suspect_segs, p_suspect_bases, p_wait_ms, p_queues, p_partitions, v_tenants);

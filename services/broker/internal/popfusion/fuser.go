@@ -69,9 +69,11 @@ const (
 	MaxClaimsDefault = 64
 	MaxPaceDefault   = 20 * time.Millisecond
 
-	// paceFactor is the interval between departures in durations of a call. A group
-	// that reads crumbs gets about a quarter of the time that way.
-	paceFactor = 4
+	// paceFactor is the interval between departures in durations of a call: a group
+	// that reads crumbs has a call under way for a tenth of the time at most. Measured
+	// at 8,000 single messages a second over 8 lanes, 4 cost 9 us more of processor
+	// time for each message, for a median latency of 14 in place of 16 ms.
+	paceFactor = 10
 	// stuckAfter is several times the slowest ordinary commit.
 	stuckAfter = 100 * time.Millisecond
 	// patience bounds the repeats of an aborted claim.

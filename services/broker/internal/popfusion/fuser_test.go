@@ -302,17 +302,17 @@ func (b *bundle) fly(lasts time.Duration, want, take int) {
 func TestCrumbsKeepThePace(t *testing.T) {
 	on(t, popfusion.Config{}, func(t *testing.T, b *bundle) {
 		start := time.Now()
-		b.fly(2*time.Millisecond, 100, 49)
+		b.fly(time.Millisecond, 100, 49)
 		r := b.ask("b", 100)
 		require.True(t, b.idle(), "less than half was delivered")
-		time.Sleep(8*time.Millisecond - time.Since(start) - 1)
+		time.Sleep(10*time.Millisecond - time.Since(start) - 1)
 		require.True(t, b.idle())
 		time.Sleep(time.Nanosecond)
 		b.next().answer(answer{takes: []int{50}})
 		b.served(r, "b", 50)
 		b.ask("c", 100)
 		b.next().answer(answer{takes: []int{1}})
-		require.Zero(t, time.Since(start)-8*time.Millisecond, "half full batches go at once")
+		require.Zero(t, time.Since(start)-10*time.Millisecond, "half full batches go at once")
 	})
 }
 
@@ -364,7 +364,7 @@ func TestPopsThatGoAloneKeepThePace(t *testing.T) {
 			})
 		}
 		for i := range cap(at) {
-			require.Equal(t, time.Duration(4*(i+1))*time.Millisecond, <-at, "one at each departure")
+			require.Equal(t, time.Duration(10*(i+1))*time.Millisecond, <-at, "one at each departure")
 		}
 		landed(0, 0)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -374,7 +374,7 @@ func TestPopsThatGoAloneKeepThePace(t *testing.T) {
 		landed(100, 100)
 		_, err = b.fuser.Pace(t.Context(), keyOf("g"))
 		require.NoError(t, err)
-		require.Equal(t, 12*time.Millisecond, time.Since(start), "full: at once")
+		require.Equal(t, 30*time.Millisecond, time.Since(start), "full: at once")
 	})
 }
 
