@@ -61,7 +61,7 @@ type Rides interface {
 
 // Config holds the settings of a Fuser. Zero values take the defaults.
 type Config struct {
-	// Shards divides the lanes (default 8).
+	// Shards divides the lanes (default 1).
 	Shards int
 	// Hold is the tick in which flights are measured (default 3 ms). It delays
 	// nothing.
@@ -74,7 +74,7 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	ShardsDefault   = 8
+	ShardsDefault   = 1
 	HoldDefault     = 3 * time.Millisecond
 	MaxRowsDefault  = 128
 	DeadlineDefault = 10 * time.Second

@@ -212,7 +212,7 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 func newAck(cfg *config.Config, s *shared, pops *pop.Service, tel *telemetry.Telemetry, log *slog.Logger) (*ack.Service, error) {
 	var batches ack.Batches = &ackfusion.Direct{Store: s.store, Admission: s.gate}
 	if cfg.Acks.Fusion {
-		fuser, err := ackfusion.New(ackfusion.Config{Shards: cfg.AckShards(), Hold: cfg.Acks.FusionHold}, ackfusion.Deps{
+		fuser, err := ackfusion.New(ackfusion.Config{Shards: cfg.Acks.FusionShards, Hold: cfg.Acks.FusionHold}, ackfusion.Deps{
 			Store: s.store, Admission: s.gate, Riders: pops, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
 		})
 		if err != nil {

@@ -3,7 +3,6 @@ package config_test
 import (
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +55,8 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Hotlist: config.Hotlist{
 			Enabled: true, Reseed: 30 * time.Second, IdleSweep: 5 * time.Minute, WindowBatch: 100,
 		},
-		Acks: config.Acks{Registry: true, RegistryMB: 64, Fusion: true, FusionHold: 3 * time.Millisecond},
+		PopFusion: config.PopFusion{Enabled: true, MaxClaims: 64, MaxPace: 20 * time.Millisecond},
+		Acks:      config.Acks{Registry: true, RegistryMB: 64, Fusion: true, FusionShards: 1, FusionHold: 3 * time.Millisecond},
 		Budget: config.Budget{
 			ShareAck: 0.30, SharePop: 0.40, SharePush: 0.25, ShareMaint: 0.05,
 			Tick: 500 * time.Millisecond, TrainGap: 300, MaxWaiting: 4096, NoSync: 64,
@@ -74,14 +74,14 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
 	require.Equal(t, 8, got.HotlistShards())
-	require.Equal(t, min(8, runtime.GOMAXPROCS(0)), got.AckShards())
 }
 
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "-1",
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
 		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0",
-		"QUEEN_MAX_PARKED_POPS", "0", "QUEEN_SEGMENT_CACHE_MB", "-1")
+		"QUEEN_MAX_PARKED_POPS", "0", "QUEEN_SEGMENT_CACHE_MB", "-1", "QUEEN_ACK_FUSION_SHARDS", "0",
+		"QUEEN_POP_FUSION_MAX_JOBS", "1025", "QUEEN_POP_FUSION_PACE_MS", "1001")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
@@ -91,6 +91,9 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		`QUEEN_HOTLIST_SHARDS="-1": a whole number between 0 and 1024 is allowed`,
 		`QUEEN_HOTLIST_RESEED_MS="999": a number of milliseconds between 1000 and 86400000 is allowed`,
 		`QUEEN_ACK_REGISTRY_MB="0": a whole number between 1 and 1048576 is allowed`,
+		`QUEEN_ACK_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_POP_FUSION_MAX_JOBS="1025": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_POP_FUSION_PACE_MS="1001": a number of milliseconds between 0 and 1000 is allowed`,
 		`QUEEN_ADMISSION_MIN="20": at most QUEEN_ADMISSION_MAX (10) is allowed`,
 		`QUEEN_ADMISSION_MAX_WAITING="0": a whole number between 1 and 1000000 is allowed`,
 		`QUEEN_ADMISSION_SHARE_ACK="1.5": a number between 0 and 1 is allowed`,
