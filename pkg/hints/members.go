@@ -2,6 +2,8 @@ package hints
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"log/slog"
 	"slices"
@@ -126,14 +128,9 @@ func (p *Pool) Rank(lane uint64) (n int) {
 	return n
 }
 
-// weight mixes name and lane (FNV-1a, then the finalizer of splitmix64).
+// weight is where a member stands in the order of a lane (rendezvous hashing).
 func weight(name string, lane uint64) uint64 {
-	x := uint64(14695981039346656037)
-	for i := range len(name) {
-		x = (x ^ uint64(name[i])) * 1099511628211
-	}
-	x ^= lane
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	key := binary.BigEndian.AppendUint64(make([]byte, 0, 64), lane)
+	sum := sha256.Sum256(append(key, name...))
+	return binary.BigEndian.Uint64(sum[:])
 }

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -45,6 +46,10 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 		{"new, far from the head", `SELECT blobs FROM queen.log_pop_specific_bin_v1('q', 'deep', 'g7', 10, 60, 'w', TRUE, 'new', '')`, 0},
 		{"since a time after everything", `SELECT blobs FROM queen.log_pop_specific_bin_v1('q', 'deep', 'g8', 10, 60, 'w', TRUE, 'all', '2099-01-01')`, 0},
 	}
+	const shared = `SELECT blobs FROM queen.log_pop_multi_v1('00000000-0000-0000-0000-000000000001', 'q', 'g9', ARRAY['deep', 'deeper'],
+		ARRAY[1, 1], ARRAY[0, 0], ARRAY['w', 'w'], ARRAY[100000, 100000], ARRAY[FALSE, FALSE], FALSE, NULL, NULL, NULL)`
+	const push = `SELECT queen.log_push_multi_v1(ARRAY['names', 'names'], ARRAY['%s', '%s'], ARRAY[1, 1],
+		ARRAY[substr(sha256(''), 1, 16), substr(sha256(''), 1, 16)], ARRAY[-2, -2], ARRAY['1', '1']::bytea[])`
 	for _, queue := range []string{"q", "delayed"} {
 		for _, lane := range []string{"deep", "deeper"} {
 			b.lay(queue, lane)
@@ -76,9 +81,13 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 			run(p.call)
 		}
 	}
+	for range 3 {
+		b.rowsRead(session, "log_partitions", shared)
+		run(fmt.Sprintf(push, "a", "b"))
+	}
 	b.exec(`INSERT INTO queen.log_segments
-		SELECT p.id, g * 10, g * 10 + 9, now() - interval '1 hour', $1 FROM queen.log_partitions AS p, generate_series(0, 2999) AS g`, blob)
-	b.exec(`UPDATE queen.log_partitions SET last_offset = 29999, last_write_at = now()`)
+		SELECT p.id, g * 10, g * 10 + 9, now() - interval '1 hour', $1 FROM queen.log_partitions AS p, generate_series(0, 2999) AS g WHERE p.name LIKE 'deep%'`, blob)
+	b.exec(`UPDATE queen.log_partitions SET last_offset = 29999, last_write_at = now() WHERE name LIKE 'deep%'`)
 	b.exec(`DELETE FROM queen.log_consumers WHERE consumer_group IN ('g7', 'g8')`)
 	b.exec(`DELETE FROM queen.consumer_watermarks`)
 	for _, p := range pops {
@@ -91,22 +100,27 @@ func TestPopReadsLittleMoreThanItDelivers(t *testing.T) {
 	}
 	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_write_at)
 		SELECT q.id, 'idle-' || g, 'epoch' FROM queen.queues AS q, generate_series(1, 3000) AS g`)
-	rows := pops[4]
-	require.Less(t, b.partitionsRead(session, rows.call), int64(20), "%s: partitions read", rows.name)
+	b.exec(`INSERT INTO queen.log_consumers (partition_id, consumer_group)
+		SELECT id, 'g9' FROM queen.log_partitions ON CONFLICT DO NOTHING`)
+	for _, call := range []string{pops[4].call, shared, fmt.Sprintf(push, "c", "d")} {
+		for _, table := range []string{"log_partitions", "log_consumers"} {
+			require.Less(t, b.rowsRead(session, table, call), int64(20), "%s: rows of %s", call, table)
+		}
+	}
 }
 
-// partitionsRead is how many rows of partitions a call reads. It claims nothing.
-func (b *popBench) partitionsRead(session *pgx.Conn, call string) int64 {
+// rowsRead is how many rows of a table a call reads. The call is undone.
+func (b *popBench) rowsRead(session *pgx.Conn, table, call string) int64 {
 	b.t.Helper()
 	tx, err := session.Begin(b.t.Context())
 	require.NoError(b.t, err)
 	defer func() { _ = tx.Rollback(b.t.Context()) }()
-	before, err := readsOf(b.t.Context(), tx, "log_partitions")
+	before, err := readsOf(b.t.Context(), tx, table)
 	require.NoError(b.t, err)
 	_, err = tx.Exec(b.t.Context(), call)
 	require.NoError(b.t, err)
-	after, err := readsOf(b.t.Context(), tx, "log_partitions")
+	after, err := readsOf(b.t.Context(), tx, table)
 	require.NoError(b.t, err)
-	require.Equal(b.t, before.scans, after.scans, "sequential scans of partitions")
+	require.Equal(b.t, before.scans, after.scans, "sequential scans of %s", table)
 	return after.rows - before.rows
 }

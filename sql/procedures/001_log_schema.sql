@@ -109,3 +109,22 @@ AS $$
     SELECT g, substring(p FROM g * 16 + 1 FOR 16)
     FROM generate_series(0, octet_length(p) / 16 - 1) AS g
 $$;
+
+-- The partition of a name, for lateral joins; a single SELECT, so that the planner
+-- inlines it. Asked for by equality, a partition may be looked for among all of its
+-- queue: before the first ANALYZE of a growing table the index of the recently
+-- written looks as good as the unique one (measured: 128 new names among 12,800, 225
+-- ms against 2 ms). Only the unique index has the names in order.
+CREATE OR REPLACE FUNCTION queen.log_partition_named_v1(p_queue_id UUID, p_name TEXT)
+RETURNS SETOF queen.log_partitions
+LANGUAGE sql STABLE
+AS $$
+    SELECT x.*
+    FROM (
+        SELECT p.* FROM queen.log_partitions AS p
+        WHERE p.queue_id = p_queue_id AND p.name >= p_name
+        ORDER BY p.name
+        LIMIT 1
+    ) AS x
+    WHERE x.name = p_name
+$$;

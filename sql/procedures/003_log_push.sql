@@ -328,8 +328,9 @@ BEGIN
             FROM unnest(p_pids, p_verified, p_windows, p_queues, p_partitions, p_tenants)
                  WITH ORDINALITY AS u (pid, verified, secs, queue, partition, tenant, ord)
             JOIN queen.log_partitions AS p ON p.id = u.pid
-            JOIN queen.queues AS q ON q.id = p.queue_id
-                AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
+            CROSS JOIN LATERAL (SELECT x.name, x.tenant_id, x.dedup_window_seconds FROM queen.queues AS x WHERE x.id = p.queue_id OFFSET 0) AS q
+            WHERE p.id = ANY (p_pids) -- so that no plan reads a whole queue
+              AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
             ORDER BY p.id
             FOR NO KEY UPDATE OF p SKIP LOCKED
         ) AS l;
@@ -342,8 +343,9 @@ BEGIN
             FROM unnest(p_pids, p_verified, p_windows, p_queues, p_partitions, p_tenants)
                  WITH ORDINALITY AS u (pid, verified, secs, queue, partition, tenant, ord)
             JOIN queen.log_partitions AS p ON p.id = u.pid
-            JOIN queen.queues AS q ON q.id = p.queue_id
-                AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
+            CROSS JOIN LATERAL (SELECT x.name, x.tenant_id, x.dedup_window_seconds FROM queen.queues AS x WHERE x.id = p.queue_id OFFSET 0) AS q
+            WHERE p.id = ANY (p_pids) -- so that no plan reads a whole queue
+              AND (p_partitions IS NULL OR (p.name = u.partition AND q.name = u.queue AND q.tenant_id = u.tenant))
             ORDER BY p.id
             FOR NO KEY UPDATE OF p
         ) AS l;
@@ -572,7 +574,7 @@ BEGIN
         INTO v_pids, v_found, v_lanes
         FROM unnest(v_tenants, p_queues, p_partitions) WITH ORDINALITY AS u (tenant, queue, partition, ord)
         LEFT JOIN queen.queues AS q ON q.tenant_id = u.tenant AND q.name = u.queue
-        LEFT JOIN queen.log_partitions AS p ON p.queue_id = q.id AND p.name = u.partition;
+        LEFT JOIN LATERAL queen.log_partition_named_v1(q.id, u.partition) AS p ON TRUE;
         EXIT WHEN v_found = v_n;
         IF v_try = 1 THEN
             PERFORM queen.log_provision_v1(v_tenants, p_queues, p_partitions);

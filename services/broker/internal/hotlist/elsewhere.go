@@ -1,6 +1,10 @@
 package hotlist
 
-import "github.com/google/uuid"
+import (
+	"hash/fnv"
+
+	"github.com/google/uuid"
+)
 
 // Taking is what a claim took from a lane of a group.
 type Taking struct {
@@ -108,12 +112,10 @@ func (r *ring) patience(lane int32) int64 {
 	if peers == nil || r.waste.Load() < wasteMuch {
 		return 0
 	}
-	// Brokers have to agree about the number, so it is FNV-1a of the names.
-	n := uint64(14695981039346656037)
-	for _, text := range [...]string{r.queue.queue, r.group, r.queue.table.name(lane)} {
-		for i := range len(text) {
-			n = (n ^ uint64(text[i])) * 1099511628211
-		}
+	// Brokers have to agree about the number.
+	h := fnv.New64a()
+	for _, name := range [...]string{r.queue.queue, r.group, r.queue.table.name(lane)} {
+		_, _ = h.Write([]byte(name)) // never fails
 	}
-	return int64(peers.Rank(n)) * int64(Yield)
+	return int64(peers.Rank(h.Sum64())) * int64(Yield)
 }
