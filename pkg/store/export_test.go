@@ -7,6 +7,11 @@ import (
 	"time"
 )
 
+// PushMulti is PushBundle that waits for its lanes.
+func (s *Store) PushMulti(ctx context.Context, segs []PushSegment) ([]PushVerdict, error) {
+	return s.PushBundle(ctx, segs, WaitForLocks)
+}
+
 // PopListDocuments is PopList by log_pop_list_v1, which answers documents.
 func (s *Store) PopListDocuments(ctx context.Context, queue string, partitions []string, skipWindow bool, p Pop) (PopListResult, error) {
 	const call = `SELECT meta, blobs, states

@@ -33,11 +33,6 @@ func (w LockWait) millis() *int32 {
 	return &ms
 }
 
-// PushMulti is PushBundle that waits for its lanes.
-func (s *Store) PushMulti(ctx context.Context, segs []PushSegment) ([]PushVerdict, error) {
-	return s.PushBundle(ctx, segs, WaitForLocks)
-}
-
 // PushBundle writes segments in one transaction (log_push_multi_v1), creating
 // queues and partitions that are missing. Verdicts are aligned with segs; a
 // duplicate or busy verdict wrote nothing of its segment. After an error nothing

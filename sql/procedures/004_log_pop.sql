@@ -4,9 +4,9 @@
 -- 5 wildcard and discovery, 6 probes, 7 the hot list.
 --
 -- queen.log_pop_lanes_v1 is where a batch is claimed. It works on an ordered set of
--- lanes; log_pop_v1 calls it with one. queen.log_pop_swift_v1 does the same for one
--- lane that holds nothing back; a rule that changes there changes here too, and a
--- test holds both to the same answers.
+-- lanes; log_pop_v1 calls it with one. queen.log_pop_span_v1 and
+-- queen.log_pop_multi_v1 do the same for lanes that hold nothing back; a rule that
+-- changes there changes here too, and tests hold them to the same answers.
 --
 -- Locks. A pop never waits for another transaction, so that it can visit lanes
 -- in any order:
@@ -1227,143 +1227,6 @@ $$;
 
 -- 7. The hot list -------------------------------------------------------------
 
--- Claims one lane of a queue that holds nothing back, if its cursor exists and is
--- free; no row otherwise, and nothing was touched. It gives what
--- queen.log_pop_lanes_v1 would, for the most frequent pop of all, in plain
--- statements: those of the set cost most of their time before the first row
--- (measured in a loop on one session, a pop of one message with its commit: 436 us
--- of processor time with them, 140 us so).
-BEGIN;
-DROP FUNCTION IF EXISTS queen.log_pop_swift_v1(UUID, TEXT, TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, BOOLEAN, BIGINT, UUID[], BIGINT[], TIMESTAMPTZ[]);
-CREATE FUNCTION queen.log_pop_swift_v1(
-    p_queue_id    UUID,
-    p_partition   TEXT,
-    p_group       TEXT,
-    p_budget      INTEGER,
-    p_lease       INTEGER,
-    p_worker      TEXT,
-    p_auto_ack    BOOLEAN,
-    p_skip_window BOOLEAN,
-    p_max_bytes   BIGINT,
-    p_known_pids  UUID[],
-    p_known_bases BIGINT[],
-    p_known_times TIMESTAMPTZ[]
-)
-RETURNS TABLE (meta JSONB, blobs BYTEA[], state JSONB)
-LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-AS $$
-DECLARE
-    v_now   TIMESTAMPTZ := clock_timestamp();
-    v_left  INTEGER := GREATEST(COALESCE(p_budget, 1), 1);
-    v_bytes BIGINT := p_max_bytes;
-    v_lane  RECORD;
-    v_seg   RECORD;
-    v_head  BYTEA;
-    v_from  BIGINT;
-    v_skip  INTEGER;
-    v_take  INTEGER;
-    v_count INTEGER;
-    v_size  BIGINT;
-    v_cost  BIGINT;
-    v_first BIGINT;
-    v_end   BIGINT;
-    v_took  INTEGER := 0;
-    v_try   INTEGER := 1;
-    v_last  BIGINT;
-    v_segs  TEXT := '';
-BEGIN
-    SELECT p.id, c.committed + 1 AS wanted, c.attempt_offset, c.attempt_count,
-           CASE WHEN p_lease > 0 THEN p_lease WHEN q.lease_time > 0 THEN q.lease_time ELSE 60 END AS lease
-    INTO v_lane
-    FROM queen.log_partitions AS p
-    JOIN queen.queues AS q ON q.id = p.queue_id
-    JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = p_group
-    WHERE p.queue_id = p_queue_id AND p.name = p_partition
-      AND COALESCE(q.delayed_processing, 0) <= 0 AND (p_skip_window OR COALESCE(q.window_buffer, 0) <= 0)
-      AND p.last_offset > c.committed
-      AND (c.worker_id IS NULL OR c.lease_expires_at IS NULL OR c.lease_expires_at < v_now)
-    FOR UPDATE OF c SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-
-    SELECT g.base_offset, g.end_offset INTO v_seg
-    FROM queen.log_segments AS g
-    WHERE g.partition_id = v_lane.id AND g.base_offset <= v_lane.wanted
-    ORDER BY g.base_offset DESC LIMIT 1;
-    v_from := CASE WHEN v_seg.end_offset >= v_lane.wanted THEN v_seg.base_offset ELSE v_lane.wanted END;
-    blobs := '{}';
-    FOR v_seg IN
-        SELECT g.base_offset, g.end_offset, g.created_at, g.blob
-        FROM queen.log_segments AS g
-        WHERE g.partition_id = v_lane.id AND g.base_offset >= v_from
-        ORDER BY g.base_offset
-        LIMIT v_left
-    LOOP
-        v_skip := GREATEST(v_lane.wanted - v_seg.base_offset, 0);
-        v_count := v_seg.end_offset - v_seg.base_offset + 1;
-        v_take := LEAST(v_count - v_skip, v_left);
-        -- The headers that the packer writes are read here; log_blob_size knows all.
-        v_head := substring(v_seg.blob FROM 1 FOR 9);
-        v_size := CASE
-            WHEN octet_length(v_head) < 9 OR substring(v_head FROM 1 FOR 4) <> '\x28b52ffd'::bytea THEN queen.log_blob_size(v_seg.blob)
-            WHEN get_byte(v_head, 4) = 32 THEN get_byte(v_head, 5)
-            WHEN get_byte(v_head, 4) = 96 THEN 256 + get_byte(v_head, 5) + 256 * get_byte(v_head, 6)
-            ELSE LEAST(queen.log_blob_size(v_seg.blob), 2147483647) END;
-        v_cost := v_size * v_take / v_count;
-        IF v_cost > v_bytes THEN
-            v_take := LEAST(v_take, v_bytes * v_count / v_size);
-            v_cost := v_bytes;
-            EXIT WHEN v_take < 1 AND v_took > 0;
-            v_take := GREATEST(v_take, 1);
-        END IF;
-        v_bytes := v_bytes - v_cost;
-        v_left := v_left - v_take;
-        v_took := v_took + v_take;
-        v_first := COALESCE(v_first, v_seg.base_offset + v_skip);
-        v_end := v_seg.base_offset + v_skip + v_take - 1;
-        v_segs := v_segs || ',{"seq":' || v_seg.base_offset || ',"startOff":' || v_skip || ',"take":' || v_take
-            || ',"msgCount":' || v_count || ',"createdAt":"' || queen.iso_us_v1(v_seg.created_at) || '"}';
-        IF p_known_pids IS NOT NULL AND EXISTS (
-            SELECT 1 FROM unnest(p_known_pids, p_known_bases, p_known_times) AS k (pid, base, at)
-            WHERE k.pid = v_lane.id AND k.base = v_seg.base_offset AND k.at = v_seg.created_at) THEN
-            blobs := blobs || NULL::BYTEA;
-        ELSE
-            blobs := blobs || v_seg.blob;
-        END IF;
-        EXIT WHEN v_left <= 0 OR v_bytes <= 0;
-    END LOOP;
-    IF v_took = 0 THEN
-        RETURN; -- retention emptied the lane: the set knows what to do
-    END IF;
-
-    IF p_auto_ack THEN
-        UPDATE queen.log_consumers AS c
-        SET committed = v_end, batch_end = NULL, worker_id = NULL, lease_expires_at = NULL, lease_acquired_at = NULL,
-            total_consumed = c.total_consumed + v_took
-        WHERE c.partition_id = v_lane.id AND c.consumer_group = p_group;
-    ELSE
-        IF v_lane.attempt_offset = v_first THEN
-            v_try := v_lane.attempt_count + 1;
-        END IF;
-        UPDATE queen.log_consumers AS c
-        SET worker_id = p_worker, lease_acquired_at = v_now, batch_end = v_end,
-            lease_expires_at = v_now + make_interval(secs => v_lane.lease),
-            attempt_count = v_try, attempt_offset = v_first
-        WHERE c.partition_id = v_lane.id AND c.consumer_group = p_group;
-    END IF;
-    SELECT p.last_offset INTO v_last FROM queen.log_partitions AS p WHERE p.id = v_lane.id;
-    meta := jsonb_build_object('partitions', jsonb_build_array(jsonb_build_object(
-        'partition', p_partition, 'partitionId', v_lane.id, 'deliveryAttempt', v_try, 'segments', ('[' || substr(v_segs, 2) || ']')::jsonb)));
-    state := jsonb_build_object('p', p_partition, 's', 'took', 'lastOff', v_last);
-    RETURN NEXT;
-END
-$$;
-COMMIT;
-
 -- Claims from one lane for each of several pops of a group, which share a
 -- transaction: the claims are parallel arrays, and no lane is named twice. It does
 -- what queen.log_pop_lanes_v1 does for lanes that hold nothing back and whose
@@ -1371,7 +1234,7 @@ COMMIT;
 -- seg_at are positions among the claims, the slices of a claim ascend, and blobs
 -- holds NULL for what the caller says it holds.
 --
--- One statement, because executor start-up is most of what a small pop costs:
+-- One statement, because executor start-up is most of what a small pop costs
 -- (measured in a loop on one session with fsync off, each round with its commits;
 -- pops of one message, 1, 8 and 32 lanes: 265, 556 and 1425 us in one call, 248,
 -- 1284 and 6905 us with one call of plain statements for each lane).
@@ -1509,6 +1372,7 @@ COMMIT;
 -- state while the group has no record for the queue: the caller then owes a
 -- wildcard pop, which registers it. No provisioning, no bulk seed, no watermark.
 BEGIN;
+DROP FUNCTION IF EXISTS queen.log_pop_swift_v1(UUID, TEXT, TEXT, INTEGER, INTEGER, TEXT, BOOLEAN, BOOLEAN, BIGINT, UUID[], BIGINT[], TIMESTAMPTZ[]);
 DROP FUNCTION IF EXISTS queen.log_pop_list_v1(TEXT, TEXT, TEXT[], INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, UUID);
 DROP FUNCTION IF EXISTS queen.log_pop_list_v1(TEXT, TEXT, TEXT[], INTEGER, INTEGER, TEXT, BOOLEAN, INTEGER, TEXT, TEXT, BOOLEAN, UUID,
                                               UUID[], BIGINT[], TIMESTAMPTZ[]);
@@ -1554,18 +1418,6 @@ BEGIN
         PERFORM set_config('queen.pop_max_bytes', p_max_bytes::TEXT, TRUE);
     END IF;
     v_known := v_queue IS NOT NULL AND queen.log_group_known_v1(p_tenant, v_queue, p_group);
-    IF p_max_partitions = 1 AND v_known THEN
-        SELECT * INTO v_pop FROM queen.log_pop_swift_v1(v_queue, p_partitions[1], p_group, p_budget, p_lease_seconds, p_worker, p_auto_ack,
-            COALESCE(p_skip_window, FALSE), queen.log_pop_max_bytes(), p_known_pids, p_known_bases, p_known_times);
-        IF FOUND THEN
-            meta := v_pop.meta;
-            blobs := v_pop.blobs;
-            states := jsonb_build_array(v_pop.state);
-            RETURN NEXT;
-            RETURN;
-        END IF;
-    END IF;
-
     SELECT array_agg(x.name ORDER BY x.ord), array_agg(p.id ORDER BY x.ord) INTO v_names, v_pids
     FROM (SELECT u.name, min(u.ord) AS ord FROM unnest(p_partitions) WITH ORDINALITY AS u (name, ord)
           WHERE u.name IS NOT NULL GROUP BY u.name) AS x

@@ -95,7 +95,7 @@ func marked(s store.PushSegment, m dedup.Mark) store.PushSegment {
 
 // push submits a segment with a mark, and tells the cache of it.
 func (w *world) push(t require.TestingT, c *dedup.Cache, l dedup.Lane, s store.PushSegment) store.PushVerdict {
-	v, err := w.store.PushMulti(context.Background(), []store.PushSegment{s})
+	v, err := w.store.PushBundle(context.Background(), []store.PushSegment{s}, store.WaitForLocks)
 	require.NoError(t, err)
 	if v[0].Status == store.PushQueued {
 		c.Wrote(l, v[0].PartitionID, v[0].BaseOffset, v[0].CreatedAt, s.Hashes)

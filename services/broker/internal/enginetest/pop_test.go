@@ -25,9 +25,9 @@ func (e *engine) behind(queue, partition string, n int) {
 	}
 	blob, hashes, err := packer.Pack(frames)
 	require.NoError(e.t, err)
-	_, err = e.store.PushMulti(e.t.Context(), []store.PushSegment{{
+	_, err = e.store.PushBundle(e.t.Context(), []store.PushSegment{{
 		Tenant: tenant, Queue: queue, Partition: partition, Count: n, Hashes: hashes, Blob: blob, Verified: store.VerifiedNone,
-	}})
+	}}, store.WaitForLocks)
 	require.NoError(e.t, err)
 }
 

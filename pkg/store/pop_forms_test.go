@@ -10,9 +10,8 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 )
 
-// One lane is claimed by plain statements when one partition is asked for, and by
-// those of the set otherwise, and again by those that answer rows. Equal queues,
-// popped in these ways, must give the same slices, verdicts and cursors.
+// Whether one partition is asked for or more, in documents or in rows: equal queues
+// must give the same slices, verdicts and cursors.
 func TestOneLaneIsClaimedAsTheSetWouldClaimIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
