@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	sampleBytes = 2 << 10 // of a segment
+	sampleBytes = 1 << 10 // of each place that is looked at
 	matchBytes  = 8       // the shortest repeat that counts
 	matchCost   = 3       // bytes that a repeat takes compressed
 	seenBits    = 9
@@ -20,26 +20,28 @@ const (
 	worthCoded = 0.60
 )
 
-// survey is what a sample of a segment consists of. The sample is its beginning
-// and as much from its middle: a segment may join requests of different kinds.
+// survey is what a sample of a segment consists of.
 type survey struct {
 	seen     [1 << seenBits]uint16 // positions by the hash of what stands there
 	counts   [256]uint16           // of the bytes that repeat nothing
 	literals int
 	matches  int
-	sample   [sampleBytes]byte
 }
 
-// worth estimates whether compressing a segment pays: how much of it repeats what
-// came before, and, where the rest is to be entropy coded, how evenly its bytes are
-// spread. The estimate costs 1 to 4 us.
+// worth estimates whether compressing a segment pays. Its beginning and its middle
+// are judged each for itself: a segment may join requests of different kinds, and
+// noise costs the compressor little where it stands beside what repeats. The
+// estimate costs 1 to 4 us.
 func (s *survey) worth(raw []byte, coded bool) bool {
-	sample := raw
-	if len(raw) > sampleBytes {
-		sample = s.sample[:]
-		copy(sample, raw[:sampleBytes/2])
-		copy(sample[sampleBytes/2:], raw[len(raw)/2:])
+	if len(raw) <= 2*sampleBytes {
+		return s.shrinks(raw, coded)
 	}
+	return s.shrinks(raw[:sampleBytes], coded) || s.shrinks(raw[len(raw)/2:][:sampleBytes], coded)
+}
+
+// shrinks looks at how much of a sample repeats what came before in it, and, where
+// the rest is to be entropy coded, at how evenly its bytes are spread.
+func (s *survey) shrinks(sample []byte, coded bool) bool {
 	if coded {
 		clear(s.counts[:])
 	}
