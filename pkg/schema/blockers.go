@@ -8,21 +8,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// watchBlockers looks, from another session and shortly before the lock timeout,
-// at who holds what the applier waits for: afterwards nobody can tell any more.
-// The returned function ends the watch and gives what it saw.
+// watchLooks is how often the sessions in the way are looked for within the time
+// of one lock timeout.
+const watchLooks = 4
+
+// watchBlockers looks, from another session and until the lock timeout, at who holds
+// what the applier waits for: afterwards nobody can tell any more. The returned
+// function ends the watch and gives what was seen last; on a busy server the last
+// look may come too late for an answer.
 func (a *applier) watchBlockers(ctx context.Context) func() []string {
 	ctx, cancel := context.WithCancel(ctx)
 	seen := make(chan []string, 1)
 	go func() {
-		defer close(seen)
-		t := time.NewTimer(lockSlice * 3 / 4)
+		var last []string
+		defer func() { seen <- last }()
+		t := time.NewTicker(lockSlice / watchLooks)
 		defer t.Stop()
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-			if sessions, err := a.blockers(ctx); err == nil {
-				seen <- sessions
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			if sessions, err := a.blockers(ctx); err == nil && len(sessions) > 0 {
+				last = sessions
 			}
 		}
 	}()
