@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queenmq/queen/pkg/boot"
 	"github.com/queenmq/queen/pkg/buildinfo"
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
-	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
@@ -39,7 +39,7 @@ type App struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	tel     *telemetry.Telemetry
-	db      *pgdb.DB
+	db      *boot.Database
 	engine  *engine
 	server  *httpapi.Server
 	ops     *opsserver.Server
@@ -64,7 +64,7 @@ func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error
 }
 
 func (a *App) assemble(ctx context.Context) (err error) {
-	if a.db, err = openDatabase(ctx, a.cfg, a.tel); err != nil {
+	if a.db, err = boot.Open(ctx, a.cfg.Postgres, a.cfg.Server.BootDBWait, a.tel, a.log); err != nil {
 		return err
 	}
 	defer func() {
@@ -72,25 +72,13 @@ func (a *App) assemble(ctx context.Context) (err error) {
 			a.db.Close()
 		}
 	}()
-	if err := observePool(a.tel.Meters.Meter(serviceName), a.db); err != nil {
+	if err := a.db.Observe(a.tel.Meters.Meter(serviceName)); err != nil {
 		return err
 	}
 	if a.engine, err = newEngine(a.cfg, a.db, a.tel, a.log); err != nil {
 		return err
 	}
 	return a.listeners()
-}
-
-func openDatabase(ctx context.Context, cfg *config.Config, tel *telemetry.Telemetry) (*pgdb.DB, error) {
-	tracers := tel.Tracers
-	if !tel.Tracing {
-		tracers = nil // statements pay nothing for spans nobody collects
-	}
-	db, err := pgdb.Open(ctx, cfg.Postgres, pgdb.WithTelemetry(tracers, tel.Meters))
-	if err != nil {
-		return nil, fmt.Errorf("prepare the connection to PostgreSQL: %w", err)
-	}
-	return db, nil
 }
 
 // listeners builds the client and the operations listener.
@@ -157,8 +145,8 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "telemetry", Stop: a.tel.Shutdown})
 	g.Add(a.ops.Component())
 	// The pool exists already, so it is closed also when nobody answers behind it.
-	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.disconnect})
-	g.Add(lifecycle.Component{Name: "database", Start: a.connect})
+	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.db.Disconnect})
+	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
 	g.Add(a.engine.mesh.Component())
@@ -174,15 +162,16 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-func (a *App) connect(ctx context.Context) error {
-	return waitForDatabase(ctx, a.db, a.cfg, a.log)
-}
-
+// prepareSchema applies the schema, or waits until somebody else has.
 func (a *App) prepareSchema(ctx context.Context) error {
 	if a.cfg.Server.ApplySchema {
-		return installSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
+		return a.db.InstallSchema(ctx)
 	}
-	return awaitSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
+	err := a.db.RequireSchema(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("check schema (QUEEN_APPLY_SCHEMA is off; `broker migrate` applies it): %w", err)
 }
 
 // drain closes the port and waits for what is still being worked on. A part of
@@ -197,27 +186,11 @@ func (a *App) drain(ctx context.Context) error {
 	return a.server.Stop(ctx)
 }
 
-// disconnect closes the pool. It waits for statements that are still running,
-// but not beyond the deadline.
-func (a *App) disconnect(ctx context.Context) error {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		a.db.Close()
-	}()
-	select {
-	case <-closed:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("close the pool: %w", context.Cause(ctx))
-	}
-}
-
 // Migrate applies the schema and ends. The App is of no use afterwards.
 func (a *App) Migrate(ctx context.Context) error {
-	err := a.connect(ctx)
+	err := a.db.Connect(ctx)
 	if err == nil {
-		err = installSchema(ctx, a.db, a.cfg.Server.BootDBWait, a.log)
+		err = a.db.InstallSchema(ctx)
 	}
 	a.db.Close()
 	return errors.Join(err, a.tel.Shutdown(context.WithoutCancel(ctx)))

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -271,41 +269,4 @@ func TestStopDoesNotWaitForeverForAStatement(t *testing.T) {
 	require.NoError(t, <-finished)
 	require.ErrorIs(t, err, lifecycle.ErrStopTimeout)
 	require.ErrorContains(t, err, "stop connection pool: close the pool: stop deadline passed")
-}
-
-func TestPersistTriesUntilTimeIsUp(t *testing.T) {
-	t.Parallel()
-	boom := errors.New("boom")
-	for name, tc := range map[string]struct {
-		wait     time.Duration
-		heals    bool
-		failures int // before a success
-		want     error
-		tries    int
-	}{
-		"at once":             {time.Minute, true, 0, nil, 1},
-		"after a while":       {time.Minute, true, 5, nil, 6},
-		"no time at all":      {0, true, 1 << 30, boom, 1},
-		"cannot heal":         {time.Minute, false, 1 << 30, boom, 1},
-		"time runs out":       {time.Second, true, 1 << 30, boom, 4},
-		"success without any": {0, true, 0, nil, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				tries := 0
-				err := persist(t.Context(), tc.wait, logtest.New(t), "waiting", func(ctx context.Context) error {
-					_, bounded := ctx.Deadline()
-					require.True(t, bounded)
-					tries++
-					if tries > tc.failures {
-						return nil
-					}
-					return boom
-				}, func(error) bool { return tc.heals })
-				require.ErrorIs(t, err, tc.want)
-				require.Equal(t, tc.tries, tries)
-			})
-		})
-	}
 }

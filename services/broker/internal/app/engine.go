@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/boot"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -118,8 +119,8 @@ func (s *shared) heat(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Lo
 	return err
 }
 
-func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*engine, error) {
-	s, err := newShared(cfg, db, tel, log)
+func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, log *slog.Logger) (*engine, error) {
+	s, err := newShared(cfg, db.DB, tel, log)
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
@@ -141,18 +142,18 @@ func newEngine(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, err
 	}
-	return e, e.join(cfg, tel, log)
+	return e, e.join(cfg, db, tel, log)
 }
 
 // join makes the engine a member of the hint pool.
-func (e *engine) join(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
+func (e *engine) join(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
 	e.mesh, err = mesh.New(cfg.Mesh, mesh.Deps{
 		ServerID: cfg.Server.ServerID, Local: &e.announcer.Local,
 		Installation: func(ctx context.Context) (id uuid.UUID, err error) {
-			err = persist(ctx, cfg.Server.BootDBWait, log, "PostgreSQL", func(ctx context.Context) (err error) {
+			err = db.Retry(ctx, func(ctx context.Context) (err error) {
 				id, err = e.store.Installation(ctx)
 				return err
-			}, func(err error) bool { return store.Classify(err) == store.Transient })
+			})
 			return id, err
 		},
 		Log: log, Meter: tel.Meters.Meter(serviceName + "/mesh"),

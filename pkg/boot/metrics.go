@@ -1,4 +1,4 @@
-package app
+package boot
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/queenmq/queen/pkg/pgdb"
 )
 
-// observePool shows the connection pool and the age of the process.
-func observePool(meter metric.Meter, db *pgdb.DB) error {
+// Observe shows the connection pool and the age of the process.
+func (d *Database) Observe(meter metric.Meter) error {
 	began := time.Now()
 	gauges := map[string]struct {
 		help  string
@@ -28,7 +28,7 @@ func observePool(meter metric.Meter, db *pgdb.DB) error {
 	for name, g := range gauges {
 		_, err := meter.Int64ObservableGauge(name, metric.WithDescription(g.help),
 			metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-				o.Observe(g.value(db.Stat()))
+				o.Observe(g.value(d.Stat()))
 				return nil
 			}))
 		if err != nil {
