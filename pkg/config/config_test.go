@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/config"
+	"github.com/queenmq/queen/pkg/logtest"
 )
 
 // The variables of this struct exist only in these tests. envconfig reads the
@@ -206,4 +207,28 @@ func dropTime(_ []string, a slog.Attr) slog.Attr {
 		return slog.Attr{}
 	}
 	return a
+}
+
+// overridden shares a struct with sample and wants another default of it.
+type overridden struct {
+	Nested nested `defaults:"QT_PIN=4,QT_LEVEL=WARN"`
+}
+
+func TestAStructAroundGivesOtherDefaults(t *testing.T) {
+	var got overridden
+	require.NoError(t, config.Load(&got))
+	require.Equal(t, nested{Password: "hunter2", Pin: 4, Level: slog.LevelWarn}, got.Nested)
+	set(t, "QT_PIN", "5", "QT_LEVEL", "")
+	require.NoError(t, config.Load(&got))
+	require.Equal(t, nested{Password: "hunter2", Pin: 5, Level: slog.LevelWarn}, got.Nested)
+}
+
+func TestWarnUnknownLeavesOutTheTestsOwn(t *testing.T) {
+	t.Parallel()
+	log, lines := logtest.NewRecorder()
+	config.WarnUnknown(t.Context(), log, []string{"QT_COUNTS=1", "QUEEN_PPROFF=1", "QUEEN_TEST_BROKERS=3"}, &struct {
+		Profiles bool `envconfig:"QUEEN_PPROF"`
+	}{})
+	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+	require.Contains(t, lines.String(), `level=WARN msg="environment variable is not read" variable=QUEEN_PPROFF did_you_mean=QUEEN_PPROF`)
 }

@@ -17,6 +17,9 @@ const (
 	tagAlias   = "alias"   // further names, comma separated, in order of preference
 	tagSecret  = "secret"  // "true": never printed
 	tagAllowed = "allowed" // comma separated values; blanks and case do not matter
+	// tagDefaults of a nested struct gives variables in it another default, as
+	// NAME=value, comma separated: services share a struct and differ in a number.
+	tagDefaults = "defaults"
 )
 
 // field is one leaf of a configuration struct.
@@ -45,7 +48,9 @@ func fieldsOf(spec any) []field {
 		name := ft.Tag.Get("envconfig")
 		if name == "" {
 			if fv.Kind() == reflect.Struct {
-				fields = append(fields, fieldsOf(addressOf(fv))...)
+				nested := fieldsOf(addressOf(fv))
+				override(nested, list(ft.Tag.Get(tagDefaults)))
+				fields = append(fields, nested...)
 			}
 			continue
 		}
@@ -56,6 +61,18 @@ func fieldsOf(spec any) []field {
 		})
 	}
 	return fields
+}
+
+// override gives fields other defaults.
+func override(fields []field, defaults []string) {
+	for _, entry := range defaults {
+		name, def, _ := strings.Cut(entry, "=")
+		for i := range fields {
+			if fields[i].name == name {
+				fields[i].def = def
+			}
+		}
+	}
 }
 
 func addressOf(v reflect.Value) any {

@@ -10,7 +10,7 @@ type Validator interface{ Validate() error }
 // them. The error is an *Error with every problem of all of them.
 //
 // A field names its variable with `envconfig:"NAME"` and its default with
-// `default:"…"`. Texts (string, Secret) are taken verbatim, also when empty;
+// `default:"…"`, which `defaults:"NAME=…"` of the struct around its struct overrules. Texts (string, Secret) are taken verbatim, also when empty;
 // every other type trims blanks and takes the default when the variable is
 // blank. Whole numbers, decimals, booleans and texts stand for themselves, a
 // time.Duration is a number of milliseconds.

@@ -1,9 +1,13 @@
 package config
 
 import (
+	"context"
+	"log/slog"
 	"regexp"
 	"sort"
 	"strings"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // Unknown is a set variable that nothing reads.
@@ -39,6 +43,24 @@ func FindUnknown(environ []string, prefix string, specs ...any) []Unknown {
 	}
 	sort.Slice(unknown, func(i, j int) bool { return unknown[i].Name < unknown[j].Name })
 	return unknown
+}
+
+// testPrefix is of the variables of the test suites, which share the prefix.
+const testPrefix = "QUEEN_TEST_"
+
+// WarnUnknown logs the variables of environ that look like ours and that no spec
+// reads: misspelt ones, and those of features that this version does not have.
+func WarnUnknown(ctx context.Context, log *slog.Logger, environ []string, specs ...any) {
+	for _, u := range FindUnknown(environ, "QUEEN_", specs...) {
+		if strings.HasPrefix(u.Name, testPrefix) {
+			continue
+		}
+		attrs := []slog.Attr{slog.String(logging.KeyVariable, u.Name)}
+		if u.Hint != "" {
+			attrs = append(attrs, slog.String("did_you_mean", u.Hint))
+		}
+		log.LogAttrs(ctx, slog.LevelWarn, "environment variable is not read", attrs...)
+	}
 }
 
 // isServiceLink recognises the variables that Kubernetes puts into every

@@ -20,7 +20,7 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = 2 * time.Minute
-	healthTimeout     = 5 * time.Second
+	checkTimeout      = 5 * time.Second
 	variable          = "QUEEN_OPS_ADDR"
 )
 
@@ -49,7 +49,7 @@ type Deps struct {
 	Log     *slog.Logger
 	Metrics http.Handler
 	// Ready is nil when the service can do its work.
-	Ready func() error
+	Ready func(ctx context.Context) error
 	// Health is nil when what the service depends on is reachable.
 	Health func(ctx context.Context) error
 }
@@ -127,12 +127,8 @@ func (s *Server) routes() http.Handler {
 		_ = c.JSON(code, map[string]string{"error": http.StatusText(code)})
 	}
 	e.GET("/live", func(c echo.Context) error { return c.JSON(http.StatusOK, status("live", nil)) })
-	e.GET("/ready", func(c echo.Context) error { return s.report(c, "ready", s.deps.Ready()) })
-	e.GET("/health", func(c echo.Context) error {
-		ctx, cancel := context.WithTimeout(c.Request().Context(), healthTimeout)
-		defer cancel()
-		return s.report(c, "healthy", s.deps.Health(ctx))
-	})
+	e.GET("/ready", func(c echo.Context) error { return s.report(c, "ready", s.deps.Ready) })
+	e.GET("/health", func(c echo.Context) error { return s.report(c, "healthy", s.deps.Health) })
 	metrics := echo.WrapHandler(s.deps.Metrics)
 	e.GET("/metrics", metrics)
 	e.GET("/metrics/prometheus", metrics)
@@ -150,7 +146,10 @@ func addProfiles(e *echo.Echo) {
 	e.GET("/debug/pprof/*", echo.WrapHandler(http.HandlerFunc(pprof.Index)))
 }
 
-func (s *Server) report(c echo.Context, word string, err error) error {
+func (s *Server) report(c echo.Context, word string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), checkTimeout)
+	defer cancel()
+	err := check(ctx)
 	code := http.StatusOK
 	if err != nil {
 		code = http.StatusServiceUnavailable

@@ -29,7 +29,7 @@ type bundle struct {
 func setup(t *testing.T, cfg opsserver.Config) *bundle {
 	t.Helper()
 	b := &bundle{client: &http.Client{Transport: &http.Transport{}}}
-	sick := func() error {
+	sick := func(context.Context) error {
 		if b.broken.Load() {
 			return errors.New("no database")
 		}
@@ -37,7 +37,7 @@ func setup(t *testing.T, cfg opsserver.Config) *bundle {
 	}
 	cfg.Addr = "127.0.0.1:0"
 	b.server = opsserver.New(cfg, opsserver.Deps{
-		Log: logtest.New(t), Ready: sick, Health: func(context.Context) error { return sick() },
+		Log: logtest.New(t), Ready: sick, Health: sick,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a_metric 1\n") }),
 	})
 	ctx, cancel := context.WithCancel(t.Context())

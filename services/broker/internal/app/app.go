@@ -104,7 +104,7 @@ func (a *App) listeners() error {
 	}
 	a.server = httpapi.NewServer(a.cfg.Server.Addr(), api, a.log)
 	a.ops = opsserver.New(a.cfg.Ops, opsserver.Deps{
-		Log: a.log, Metrics: deps.Prometheus, Ready: a.ready, Health: a.db.Ping,
+		Log: a.log, Metrics: deps.Prometheus, Ready: func(context.Context) error { return a.ready() }, Health: a.db.Ping,
 	})
 	return nil
 }

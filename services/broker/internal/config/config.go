@@ -215,10 +215,9 @@ func (f Flow) Validate() error {
 // Show logs the resolved values, one block a subsystem, and warns about what
 // looks like a mistake.
 func (c *Config) Show(ctx context.Context, log *slog.Logger) {
-	trust, verified := c.trust()
 	env.Show(ctx, log, "server", &c.Server)
 	env.Show(ctx, log, "operations", &c.Ops)
-	env.Show(ctx, log, "postgres", &c.Postgres, slog.String("ssl_trust", trust), slog.Bool("ssl_verified", verified))
+	env.Show(ctx, log, "postgres", &c.Postgres, c.Postgres.TrustAttrs()...)
 	env.Show(ctx, log, "engine", &c.Engine, slog.Int("slots", c.Slots()))
 	env.Show(ctx, log, "fusion", &c.Fusion)
 	env.Show(ctx, log, "dedup", &c.Dedup)
@@ -230,54 +229,19 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)
 	env.Show(ctx, log, "logging", &c.Logging)
-	c.warn(ctx, log, trust)
-	c.warnUnknown(ctx, log, os.Environ())
+	c.warn(ctx, log)
+	env.WarnUnknown(ctx, log, os.Environ(), c)
 }
 
-func (c *Config) warn(ctx context.Context, log *slog.Logger, trust string) {
+func (c *Config) warn(ctx context.Context, log *slog.Logger) {
 	if c.Mesh.On() && c.Mesh.Secret == "" {
 		log.WarnContext(ctx, "the hint pool is open to everybody who reaches its port", slog.String(logging.KeyVariable, "QUEEN_SYNC_SECRET"))
 	}
 	if c.Security.EncryptionKey != "" {
 		log.WarnContext(ctx, "this version does not encrypt payloads", slog.String(logging.KeyVariable, "QUEEN_ENCRYPTION_KEY"))
 	}
-	switch {
-	case trust == "accept-any":
-		log.WarnContext(ctx, "any certificate of PostgreSQL is accepted", slog.String(logging.KeyVariable, "PG_SSL_REJECT_UNAUTHORIZED"))
-	case trust == "supplied-ca" && !c.Postgres.SSLVerify:
-		log.WarnContext(ctx, "certificates are verified against the given CA in spite of this variable",
-			slog.String(logging.KeyVariable, "PG_SSL_REJECT_UNAUTHORIZED"))
-	}
-}
-
-// trust names what a certificate of PostgreSQL is checked against.
-func (c *Config) trust() (name string, verified bool) {
-	switch pg := c.Postgres; {
-	case !pg.UseSSL:
-		return "plaintext", false
-	case pg.SSLRootCert != "":
-		return "supplied-ca", true
-	case !pg.SSLVerify:
-		return "accept-any", false
-	}
-	return "system-roots", true
-}
-
-// warnUnknown reports variables that look like ours and that nothing reads:
-// misspelt ones, and those of features this version does not have. The tests'
-// own variables share the prefix.
-func (c *Config) warnUnknown(ctx context.Context, log *slog.Logger, environ []string) {
-	for _, u := range env.FindUnknown(environ, "QUEEN_", c) {
-		if strings.HasPrefix(u.Name, "QUEEN_TEST_") {
-			continue
-		}
-		attrs := []slog.Attr{slog.String(logging.KeyVariable, u.Name)}
-		if u.Hint != "" {
-			attrs = append(attrs, slog.String("did_you_mean", u.Hint))
-		}
-		log.LogAttrs(ctx, slog.LevelWarn, "environment variable is not read", attrs...)
-	}
 	if os.Getenv("FILE_BUFFER_DIR") != "" {
 		log.WarnContext(ctx, "this version has no disk spool", slog.String(logging.KeyVariable, "FILE_BUFFER_DIR"))
 	}
+	c.Postgres.WarnTrust(ctx, log)
 }
