@@ -8,9 +8,12 @@ MODULES  := sql pkg services/broker services/maintainer services/sweeper service
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
 
+# The services that there are binaries of.
+SERVICES := broker maintainer
+
 # Packages whose tests run under the race detector in `make test`. The end-to-end
 # suite drives binaries; `make test-race` builds those with the detector too.
-RACE_PACKAGES := ./pkg/... ./services/broker/...
+RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/...
 
 # What makes the engine fast and may be switched off without changing an answer.
 SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0
@@ -35,12 +38,13 @@ run: ## Start PostgreSQL and Queen locally, prove it with a first message (RESET
 .PHONY: build
 build: ## Build the services into .bin/
 	@mkdir -p $(BIN)
-	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/queen-broker ./services/broker
+	@for s in $(SERVICES); do echo "build $$s"; \
+		go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/queen-$$s ./services/$$s || exit 1; done
 
 .PHONY: test
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
-	go test ./sql/... ./services/maintainer/... ./services/sweeper/...
+	go test ./sql/... ./services/sweeper/...
 	go test -count=1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
 	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
 

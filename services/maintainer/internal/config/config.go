@@ -1,0 +1,158 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+
+	env "github.com/queenmq/queen/pkg/config"
+	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/opsserver"
+	"github.com/queenmq/queen/pkg/pgdb"
+)
+
+// Config is the configuration of a maintainer. Each part is one block of the log
+// at start.
+type Config struct {
+	Process Process
+	// The operations port differs from the broker's, so that both run on one host.
+	Ops opsserver.Config `defaults:"QUEEN_OPS_ADDR=:6641"`
+	// A maintainer works on few connections: the stats, the metrics, a probe, and
+	// one to spare. The leader's own is not of the pool.
+	Postgres pgdb.Config `defaults:"DB_POOL_SIZE=4"`
+	Jobs     Jobs
+	Logging  logging.Config
+
+	raised []raised
+}
+
+// Process is the life of the process.
+type Process struct {
+	// ServerID is the name of this instance in logs and metrics; HOSTNAME, then a
+	// random one, stand in.
+	ServerID   string        `envconfig:"QUEEN_SERVER_ID" alias:"HOSTNAME"`
+	BootDBWait time.Duration `envconfig:"QUEEN_BOOT_DB_WAIT_MS" default:"60000"`
+	// ShutdownTimeout bounds a stop, from the signal to the end of the process.
+	ShutdownTimeout time.Duration `envconfig:"QUEEN_SHUTDOWN_TIMEOUT_MS" default:"25000"`
+}
+
+// Jobs is what a maintainer does.
+type Jobs struct {
+	Retention Retention
+	Stats     Stats
+	Metrics   Metrics
+}
+
+// Retention is the cycle that deletes what policy lets go.
+type Retention struct {
+	// Interval is the time from the start of a cycle to the start of the next.
+	Interval time.Duration `envconfig:"RETENTION_INTERVAL" default:"5000"`
+	// BatchSize is the most rows of one step, which is one transaction.
+	BatchSize int `envconfig:"RETENTION_BATCH_SIZE" default:"1000"`
+	// Parallelism is accepted without effect: steps never overlap.
+	Parallelism int `envconfig:"RETENTION_PARALLELISM" default:"1"`
+	// Cleanup removes partitions that are empty and unused for CleanupDays.
+	Cleanup     bool `envconfig:"QUEEN_PARTITION_CLEANUP_ENABLED" default:"true"`
+	CleanupDays int  `envconfig:"PARTITION_CLEANUP_DAYS" default:"30"`
+	// MetricsDays is how long metrics and the history of deletions are kept.
+	MetricsDays int `envconfig:"METRICS_RETENTION_DAYS" default:"90"`
+}
+
+// Stats is the upkeep of the statistics.
+type Stats struct {
+	Interval time.Duration `envconfig:"STATS_INTERVAL_MS" default:"10000"`
+	// RetainedBytesInterval is for the one figure that needs a look at the segments.
+	RetainedBytesInterval time.Duration `envconfig:"RETAINED_BYTES_INTERVAL_MS" default:"600000"`
+}
+
+// Metrics is what this process writes about itself.
+type Metrics struct {
+	Flush time.Duration `envconfig:"METRICS_FLUSH_MS" default:"60000"`
+}
+
+const (
+	day     = 24 * time.Hour
+	maxWait = day
+
+	// maxBatch bounds how long one step keeps a partition locked.
+	maxBatch = 10000
+	maxDays  = 36500
+)
+
+// Load reads the environment. The error names every problem.
+func Load() (*Config, error) {
+	c := &Config{}
+	if err := env.Load(c); err != nil {
+		return nil, err
+	}
+	if c.Process.ServerID == "" {
+		c.Process.ServerID = "queen-" + uuid.NewString()[:8]
+	}
+	c.Postgres.ApplicationName = "queen-maintainer"
+	c.raise()
+	return c, nil
+}
+
+// Validate checks the bounds of the process.
+func (p Process) Validate() error {
+	return errors.Join(
+		env.MillisBetween("QUEEN_BOOT_DB_WAIT_MS", p.BootDBWait, 0, maxWait),
+		env.MillisBetween("QUEEN_SHUTDOWN_TIMEOUT_MS", p.ShutdownTimeout, time.Millisecond, maxWait),
+	)
+}
+
+// Validate checks the upper bounds; what is below a floor is raised to it.
+func (r Retention) Validate() error {
+	return errors.Join(
+		env.MillisBetween("RETENTION_INTERVAL", r.Interval, 0, maxWait),
+		env.Between("RETENTION_BATCH_SIZE", r.BatchSize, 0, maxBatch),
+		env.Between("PARTITION_CLEANUP_DAYS", r.CleanupDays, 0, maxDays),
+		env.Between("METRICS_RETENTION_DAYS", r.MetricsDays, 0, maxDays),
+	)
+}
+
+// Validate checks the upper bounds.
+func (s Stats) Validate() error {
+	return errors.Join(
+		env.MillisBetween("STATS_INTERVAL_MS", s.Interval, 0, maxWait),
+		env.MillisBetween("RETAINED_BYTES_INTERVAL_MS", s.RetainedBytesInterval, 0, maxWait),
+	)
+}
+
+// Validate checks the upper bound.
+func (m Metrics) Validate() error {
+	return env.MillisBetween("METRICS_FLUSH_MS", m.Flush, 0, maxWait)
+}
+
+// CleanupAge is how long a partition has to be unused before it is removed.
+func (r Retention) CleanupAge() time.Duration { return time.Duration(r.CleanupDays) * day }
+
+// MetricsAge is how long metrics are kept.
+func (r Retention) MetricsAge() time.Duration { return time.Duration(r.MetricsDays) * day }
+
+// Show logs the resolved values, one block a subsystem.
+func (c *Config) Show(ctx context.Context, log *slog.Logger) {
+	env.Show(ctx, log, "server", &c.Process)
+	env.Show(ctx, log, "operations", &c.Ops)
+	env.Show(ctx, log, "postgres", &c.Postgres, c.Postgres.TrustAttrs()...)
+	env.Show(ctx, log, "jobs", &c.Jobs)
+	env.Show(ctx, log, "logging", &c.Logging)
+}
+
+// Warn logs what looks like a mistake.
+func (c *Config) Warn(ctx context.Context, log *slog.Logger) {
+	c.Postgres.WarnTrust(ctx, log)
+	for _, r := range c.raised {
+		log.WarnContext(ctx, "value is below its floor and was raised", slog.String(logging.KeyVariable, r.name),
+			slog.Int64("requested", r.requested), slog.Int64("effective", r.effective))
+	}
+	if c.Jobs.Retention.Parallelism != 1 {
+		log.WarnContext(ctx, "retention makes one step at a time whatever this variable says",
+			slog.String(logging.KeyVariable, "RETENTION_PARALLELISM"))
+	}
+	env.WarnUnknown(ctx, log, os.Environ(), c)
+}

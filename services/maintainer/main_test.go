@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"version":          {[]string{"version"}, 0, "devel\n", ""},
+		"help":             {[]string{"--help"}, 0, usage, ""},
+		"unknown command":  {[]string{"migrate"}, 2, "", "maintainer: unknown arguments [\"migrate\"]\n\n" + usage},
+		"too many of them": {[]string{"version", "now"}, 2, "", "maintainer: unknown arguments [\"version\" \"now\"]\n\n" + usage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			require.Equal(t, tc.code, run(tc.args, &stdout, &stderr))
+			require.Equal(t, tc.stdout, stdout.String())
+			require.Equal(t, tc.stderr, stderr.String())
+		})
+	}
+}
+
+func TestBadConfigurationExitsWithEveryProblem(t *testing.T) {
+	t.Setenv("RETENTION_BATCH_SIZE", "many")
+	t.Setenv("DB_POOL_SIZE", "-1")
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, 1, run(nil, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "maintainer: configuration: 2 problems\n  RETENTION_BATCH_SIZE=\"many\": a whole number is allowed\n  DB_POOL_SIZE=")
+}
