@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,10 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/pglocal"
-	"github.com/queenmq/queen/services/tests/process"
 )
-
-const bootTimeout = 90 * time.Second
 
 // Broker is one running broker with its database and a client for it, or several
 // brokers on one database behind one client.
@@ -30,10 +25,7 @@ type Broker struct {
 	// is one.
 	Each []*Broker
 
-	path string
-	env  []string
-	proc *process.Process
-	log  *outputLog
+	*service // nil for several
 }
 
 // Setup says what to start for a test.
@@ -236,7 +228,7 @@ func meshEnvironment(ctx context.Context, n int) ([][]string, error) {
 }
 
 func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Broker, error) {
-	path, err := s.binary()
+	path, err := s.broker()
 	if err != nil {
 		return nil, err
 	}
@@ -244,43 +236,13 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{DB: db, path: path, log: &outputLog{}}
-	b.Each = []*Broker{b}
-	b.Client = NewClient("http://127.0.0.1:" + strconv.Itoa(port))
-	b.env = slices.Concat(cleanEnvironment(), db.env, []string{
+	url := "http://127.0.0.1:" + strconv.Itoa(port)
+	env = slices.Concat(cleanEnvironment(), db.env, []string{
 		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
-		"GORACE=halt_on_error=0",
 	}, env)
+	b := &Broker{DB: db, Client: NewClient(url), service: newService("broker", path, url+"/health", env)}
+	b.Each = []*Broker{b}
 	return b, b.boot(ctx)
-}
-
-// boot starts the process and waits until it is healthy.
-func (b *Broker) boot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("no answer within %s", bootTimeout))
-	defer cancel()
-	since := b.log.position()
-	proc, err := process.Start("broker", b.path, b.env, b.log)
-	if err != nil {
-		return err
-	}
-	b.proc = proc
-	if err := proc.WaitHealthy(ctx, b.URL+"/health"); err != nil {
-		proc.Kill()
-		return fmt.Errorf("%w\n%s", err, b.log.text(since))
-	}
-	return nil
-}
-
-// Kill ends the one broker as a power cut would (SIGKILL).
-func (b *Broker) Kill() { b.proc.Kill() }
-
-// PID is the process id of the one broker.
-func (b *Broker) PID() int { return b.proc.PID() }
-
-// Terminate asks the one broker to stop (SIGTERM) and requires a clean exit.
-func (b *Broker) Terminate(t testing.TB) {
-	t.Helper()
-	require.NoError(t, b.proc.Stop())
 }
 
 // Restart starts the one broker again on the same port.
@@ -295,18 +257,6 @@ func (b *Broker) TryRestart(ctx context.Context) error {
 	return b.boot(ctx)
 }
 
-// Run starts the binary once more with the given arguments and environment on
-// top, waits for its end, and answers its output.
-func (b *Broker) Run(t testing.TB, env []string, args ...string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bootTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, b.path, args...)
-	cmd.Env = slices.Concat(b.env, env)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
 // stop ends every broker and reports what went wrong in any of them.
 func (b *Broker) stop() error {
 	if b.Client != nil {
@@ -314,32 +264,17 @@ func (b *Broker) stop() error {
 	}
 	var problems []error
 	for _, one := range b.Each {
-		problems = append(problems, one.stopOne(), checkLog(one.log.text(0)))
+		problems = append(problems, one.service.stop())
+		one.CloseIdle()
 	}
 	return errors.Join(problems...)
 }
 
-// stopOne ends a broker; one that was killed on purpose has ended already.
-func (b *Broker) stopOne() error {
-	defer b.CloseIdle()
-	if b.proc == nil {
-		return nil
-	}
-	select {
-	case <-b.proc.Done():
-		return nil
-	default:
-	}
-	if err := b.proc.Stop(); err != nil {
-		return fmt.Errorf("stop the broker: %w\n%s", err, b.log.tail(0))
-	}
-	return nil
-}
-
 // cleanEnvironment is the caller's environment without anything that would
-// configure a broker: the suite decides that alone.
+// configure a service: the suite decides that alone.
 func cleanEnvironment() []string {
-	prefixes := []string{"PG", "QUEEN_", "POP_", "DB_", "DEFAULT_", "JWT_", "LOG_", "OTEL_", "PORT=", "FILE_BUFFER_DIR="}
+	prefixes := []string{"PG", "QUEEN_", "POP_", "DB_", "DEFAULT_", "JWT_", "LOG_", "OTEL_", "PORT=", "FILE_BUFFER_DIR=",
+		"RETENTION_", "PARTITION_", "METRICS_", "STATS_", "RETAINED_"}
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(kv, p) })
 	})

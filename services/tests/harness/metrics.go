@@ -9,10 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Metric reads one series that has no labels from the one broker.
+// Metric reads one series from the one broker. A series with labels is named with
+// them, as it stands in the text.
 func (b *Broker) Metric(t testing.TB, name string) float64 {
 	t.Helper()
-	a := b.Get(t, "/metrics/prometheus")
+	return metric(t, b.Client, name)
+}
+
+func metric(t testing.TB, c *Client, name string) float64 {
+	t.Helper()
+	a := c.Get(t, "/metrics/prometheus")
 	require.Equal(t, http.StatusOK, a.Status, a)
 	for line := range strings.Lines(string(a.Body)) {
 		value, found := strings.CutPrefix(line, name+" ")

@@ -39,7 +39,7 @@ const (
 	maxBrokers = 9
 )
 
-// suite is what one test binary shares: the built broker, the PostgreSQL
+// suite is what one test binary shares: the built services, the PostgreSQL
 // server, and the brokers for every test that needs no configuration of its own.
 type suite struct {
 	dir string
@@ -47,9 +47,10 @@ type suite struct {
 	// Read while tests run: what is read before is no part of go test's cache key.
 	run func() (run, error)
 
-	binary   func() (string, error)
-	postgres func() (*postgres, error)
-	shared   func() (*Broker, error)
+	broker     func() (string, error) // path of the binary
+	maintainer func() (string, error)
+	postgres   func() (*postgres, error)
+	shared     func() (*Broker, error)
 
 	mu      sync.Mutex
 	closers []func() // run last to first
@@ -61,7 +62,7 @@ type suite struct {
 var current *suite
 
 // Main runs the tests of a package and stops what they started. It answers the
-// exit code, which is not zero when a broker crashed or reported a data race,
+// exit code, which is not zero when a service crashed or reported a data race,
 // even if every assertion held.
 func Main(m *testing.M) int {
 	flag.Parse()
@@ -118,7 +119,8 @@ func readRun() (run, error) {
 
 func newSuite(dir string) *suite {
 	s := &suite{dir: dir, run: sync.OnceValues(readRun)}
-	s.binary = sync.OnceValues(s.buildBroker)
+	s.broker = sync.OnceValues(func() (string, error) { return s.build("broker", "QUEEN_BROKER_BIN") })
+	s.maintainer = sync.OnceValues(func() (string, error) { return s.build("maintainer", "QUEEN_MAINTAINER_BIN") })
 	s.postgres = sync.OnceValues(s.startPostgres)
 	s.shared = sync.OnceValues(s.startShared)
 	return s
@@ -147,10 +149,13 @@ func (s *suite) close() []error {
 	return s.faults
 }
 
-// buildBroker compiles the broker once. QUEEN_BROKER_BIN names a ready one;
-// QUEEN_TEST_RACE=1 builds it with the race detector.
-func (s *suite) buildBroker() (string, error) {
-	if path := os.Getenv("QUEEN_BROKER_BIN"); path != "" {
+// Race tells whether the services are built with the race detector.
+func Race() bool { return os.Getenv("QUEEN_TEST_RACE") == "1" }
+
+// build compiles a service. The variable names a ready binary; QUEEN_TEST_RACE=1
+// builds it with the race detector.
+func (s *suite) build(service, variable string) (string, error) {
+	if path := os.Getenv(variable); path != "" {
 		return filepath.Abs(path)
 	}
 	root, err := workspaceRoot()
@@ -158,13 +163,13 @@ func (s *suite) buildBroker() (string, error) {
 		return "", err
 	}
 	var flags []string
-	if os.Getenv("QUEEN_TEST_RACE") == "1" {
+	if Race() {
 		flags = append(flags, "-race")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	out := filepath.Join(s.dir, "queen-broker")
-	return out, process.Build(ctx, root, "./services/broker", out, flags...)
+	out := filepath.Join(s.dir, "queen-"+service)
+	return out, process.Build(ctx, root, "./services/"+service, out, flags...)
 }
 
 // workspaceRoot is the folder of go.work above this package.
@@ -185,16 +190,16 @@ func workspaceRoot() (string, error) {
 	}
 }
 
-// crashMarks are lines that a healthy broker never writes.
+// crashMarks are lines that a healthy service never writes.
 func crashMarks() []string {
 	return []string{"WARNING: DATA RACE", "panic:", "fatal error:", "goroutine stack exceeds"}
 }
 
 // checkLog reports a crash or a race that no assertion may have noticed.
-func checkLog(text string) error {
+func checkLog(service, text string) error {
 	for _, mark := range crashMarks() {
 		if i := strings.Index(text, mark); i >= 0 {
-			return fmt.Errorf("the broker's log holds %q:\n%s", mark, text[i:min(len(text), i+4000)])
+			return fmt.Errorf("the %s's log holds %q:\n%s", service, mark, text[i:min(len(text), i+4000)])
 		}
 	}
 	return nil

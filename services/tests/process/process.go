@@ -70,7 +70,8 @@ func (p *Process) Err() error {
 	return p.err
 }
 
-// Stop asks the process to end and waits; past StopGrace it is killed.
+// Stop asks the process to end and waits; past StopGrace it is killed. A paused
+// process goes on for it.
 func (p *Process) Stop() error {
 	select {
 	case <-p.done:
@@ -78,6 +79,7 @@ func (p *Process) Stop() error {
 	default:
 	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.Resume()
 	select {
 	case <-p.done:
 	case <-time.After(StopGrace):
@@ -92,6 +94,12 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
+
+// Pause stops the process where it is (SIGSTOP), until Resume.
+func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on (SIGCONT).
+func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Build compiles one package of the workspace into the file out.
 func Build(ctx context.Context, root, pkg, out string, flags ...string) error {
