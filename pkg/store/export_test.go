@@ -61,3 +61,13 @@ func parseStates(text []byte) (states []CandidateState, unseeded bool, err error
 	}
 	return states, unseeded, nil
 }
+
+// RefreshStatsPaged is RefreshStats in pages of so many partitions and queues.
+func (s *Store) RefreshStatsPaged(ctx context.Context, every time.Duration, lanes, queues int) (StatsTurn, StatsSummary, error) {
+	return s.refreshStats(ctx, every, lanes, queues)
+}
+
+// BeginRetainedBytesPaged is BeginRetainedBytes in pages of so many segments.
+func (s *Store) BeginRetainedBytesPaged(ctx context.Context, every time.Duration, page int) (*RetainedBytes, StatsTurn, error) {
+	return s.beginRetainedBytes(ctx, every, page)
+}

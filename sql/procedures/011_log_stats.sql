@@ -1,13 +1,26 @@
--- Live numbers of queues by watermark arithmetic: no message is counted.
+-- Statistics by watermark arithmetic: no message is counted. First the arithmetic,
+-- in one place; then the reconciler, which keeps queen.stats; then the live readers.
 --
--- Locks: none beyond those of a SELECT. Re-applying is safe: CREATE OR REPLACE
--- only.
+-- Locks. The readers take none beyond those of a SELECT. The reconciler reads
+-- without locks and then writes rows of queen.stats ascending by queue id, then
+-- the rollups (018_stats). It waits for no row of a queue: a stats row that somebody holds,
+-- which is a deletion of its queue, and a new queue that is being deleted are left
+-- out (SKIP LOCKED). The KEY SHARE lock that the foreign key needs is taken before
+-- a first stats row is inserted, so that a queue deleted meanwhile is a row less
+-- and no error. A deletion waits for the rest of the refresh at most.
+--
+-- Transaction lock 737002 makes the reconciler one among all replicas. The request
+-- of an operator, log_refresh_all_stats_v1, does not ask for it: two refreshes
+-- at once write the same figures in the same order.
+--
+-- Re-applying is safe: CREATE OR REPLACE only.
 
 -- Creation time of the segment that holds an offset, or of the next one when the
 -- offset fell into a retention gap; NULL when there is none. Two bounded key
--- probes; the test of coverage stands outside the single-row pick.
-CREATE OR REPLACE FUNCTION queen.log_oldest_pending_at_v1(p_pid UUID, p_wanted BIGINT)
-RETURNS TIMESTAMPTZ
+-- probes; the test of coverage stands outside the single-row pick. A single SELECT,
+-- so that the planner inlines it where it stands in FROM.
+CREATE OR REPLACE FUNCTION queen.log_pending_since_v1(p_pid UUID, p_wanted BIGINT)
+RETURNS TABLE (r_at TIMESTAMPTZ)
 LANGUAGE sql STABLE
 AS $$
     SELECT COALESCE(
@@ -27,9 +40,49 @@ AS $$
          LIMIT 1))
 $$;
 
--- The figures of every partition of one queue. The pending ones count from the
--- slowest named group, else from the queue-mode cursor, else from the start: a
--- forgotten pop without a group must not pin them.
+-- The same as a value.
+CREATE OR REPLACE FUNCTION queen.log_oldest_pending_at_v1(p_pid UUID, p_wanted BIGINT)
+RETURNS TIMESTAMPTZ
+LANGUAGE sql STABLE
+AS $$
+    SELECT o.r_at FROM queen.log_pending_since_v1(p_pid, p_wanted) AS o
+$$;
+
+-- The cursors of the partitions in a range of ids, one row for each that has any:
+-- the slowest one, and what live leases hold. Named groups come first: a forgotten
+-- pop without a group must not pin what is pending. Inlined, as above.
+CREATE OR REPLACE FUNCTION queen.log_cursor_figures_v1(p_first UUID, p_last UUID)
+RETURNS TABLE (r_partition_id UUID, r_slowest BIGINT, r_leased NUMERIC)
+LANGUAGE sql STABLE
+AS $$
+    SELECT k.partition_id,
+           COALESCE(min(k.committed) FILTER (WHERE k.consumer_group <> '__QUEUE_MODE__'), min(k.committed)),
+           sum(greatest(k.batch_end - k.committed, 0)) FILTER (WHERE k.lease_expires_at > now())
+    FROM queen.log_consumers AS k
+    WHERE k.partition_id >= p_first AND k.partition_id <= p_last
+    GROUP BY k.partition_id
+$$;
+
+-- The arithmetic of one partition: the next offset its slowest cursor wants (NULL:
+-- there is no cursor, so the first), what is retained, and what is pending.
+CREATE OR REPLACE FUNCTION queen.log_lane_figures_v1(p_log_start BIGINT, p_last_offset BIGINT, p_slowest BIGINT)
+RETURNS TABLE (r_wanted BIGINT, r_total BIGINT, r_pending BIGINT)
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT greatest(COALESCE(p_slowest, -1) + 1, p_log_start),
+           greatest(p_last_offset - p_log_start + 1, 0),
+           greatest(p_last_offset - greatest(COALESCE(p_slowest, -1), p_log_start - 1), 0)
+$$;
+
+-- The arithmetic of completed messages, of a partition or of a queue.
+CREATE OR REPLACE FUNCTION queen.log_completed_v1(p_total BIGINT, p_pending BIGINT, p_dead_letter BIGINT)
+RETURNS BIGINT
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT greatest(p_total - p_pending - p_dead_letter, 0)
+$$;
+
+-- The figures of every partition of one queue.
 CREATE OR REPLACE FUNCTION queen.log_partition_stats_v1(p_queue_id UUID)
 RETURNS TABLE (
     r_id          UUID,
@@ -44,23 +97,370 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE
 AS $$
-    SELECT p.id, p.name, p.created_at, w.wanted, w.total, w.pending,
-           least(COALESCE(c.leased, 0), w.pending)::BIGINT,
-           greatest(w.total - w.pending - d.n, 0), d.n
+    SELECT p.id, p.name, p.created_at, w.r_wanted, w.r_total, w.r_pending,
+           least(COALESCE(c.r_leased, 0), w.r_pending)::BIGINT,
+           queen.log_completed_v1(w.r_total, w.r_pending, d.n), d.n
     FROM queen.log_partitions AS p
-    LEFT JOIN LATERAL (
-        SELECT COALESCE(min(k.committed) FILTER (WHERE k.consumer_group <> '__QUEUE_MODE__'), min(k.committed)) AS worst,
-               sum(greatest(k.batch_end - k.committed, 0)) FILTER (WHERE k.lease_expires_at > now()) AS leased
-        FROM queen.log_consumers AS k
-        WHERE k.partition_id = p.id
-    ) AS c ON TRUE
+    LEFT JOIN LATERAL queen.log_cursor_figures_v1(p.id, p.id) AS c ON TRUE
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM queen.log_dlq AS x WHERE x.partition_id = p.id) AS d
-    CROSS JOIN LATERAL (
-        SELECT greatest(COALESCE(c.worst, -1), p.log_start - 1) + 1 AS wanted,
-               greatest(p.last_offset - p.log_start + 1, 0) AS total,
-               greatest(p.last_offset - greatest(COALESCE(c.worst, -1), p.log_start - 1), 0) AS pending
-    ) AS w
+    CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.r_slowest) AS w
     WHERE p.queue_id = p_queue_id
+$$;
+
+-- Sums of one page of partitions, p_limit at most, ascending by id from p_first:
+-- one row per queue that has any there. r_next is where the next page begins,
+-- NULL on the last one. A partition is in one page and never in two: ids do not
+-- change, whatever is pushed or deleted between the pages.
+--
+-- What is oldest is looked up for every partition that has something pending.
+--
+-- Cursors are read in the order of their key, together with the partitions: one
+-- descent per partition and group instead would take half as long again. A plan made
+-- while the tables are small must not scan them later, hence the settings.
+CREATE OR REPLACE FUNCTION queen.log_stats_page_v1(p_first UUID, p_limit INTEGER)
+RETURNS TABLE (
+    r_queue       UUID,
+    r_partitions  BIGINT,
+    r_total       BIGINT,
+    r_pending     BIGINT,
+    r_leased      BIGINT,
+    r_dead_letter BIGINT,
+    r_oldest      TIMESTAMPTZ,
+    r_next        UUID
+)
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET max_parallel_workers_per_gather = 0
+SET jit = off
+AS $$
+DECLARE
+    v_ends UUID[];
+    v_last UUID;
+BEGIN
+    -- The last one of this page and the first one of the next.
+    SELECT array_agg(e.id ORDER BY e.id) INTO v_ends
+    FROM (
+        SELECT p.id FROM queen.log_partitions AS p
+        WHERE p.id >= p_first
+        ORDER BY p.id
+        OFFSET p_limit - 1 LIMIT 2
+    ) AS e;
+    v_last := COALESCE(v_ends[1], 'ffffffff-ffff-ffff-ffff-ffffffffffff');
+
+    RETURN QUERY
+    WITH lanes AS MATERIALIZED (
+        SELECT p.id, p.queue_id, c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total,
+               f.r_pending AS pending
+        FROM queen.log_partitions AS p
+        LEFT JOIN queen.log_cursor_figures_v1(p_first, v_last) AS c ON c.r_partition_id = p.id
+        LEFT JOIN (
+            SELECT x.partition_id, count(*) AS n
+            FROM queen.log_dlq AS x
+            WHERE x.partition_id >= p_first AND x.partition_id <= v_last
+            GROUP BY x.partition_id
+        ) AS d ON d.partition_id = p.id
+        CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.r_slowest) AS f
+        WHERE p.id >= p_first AND p.id <= v_last
+    ),
+    sums AS MATERIALIZED (
+        SELECT l.queue_id, count(*) AS partitions, sum(l.total) AS total, sum(l.pending) AS pending,
+               sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter
+        FROM lanes AS l
+        GROUP BY l.queue_id
+    ),
+    oldest AS (
+        SELECT l.queue_id, min(o.r_at) AS at
+        FROM lanes AS l
+        CROSS JOIN LATERAL queen.log_pending_since_v1(l.id, l.wanted) AS o
+        WHERE l.pending > 0
+        GROUP BY l.queue_id
+    )
+    SELECT s.queue_id, s.partitions, s.total::BIGINT, s.pending::BIGINT, COALESCE(s.leased, 0)::BIGINT,
+           COALESCE(s.dead_letter, 0)::BIGINT, o.at, v_ends[2]
+    FROM sums AS s
+    LEFT JOIN oldest AS o ON o.queue_id = s.queue_id;
+END
+$$;
+
+-- Ids of all queues, ascending.
+CREATE OR REPLACE FUNCTION queen.log_stats_queues_v1()
+RETURNS UUID[]
+LANGUAGE sql STABLE
+AS $$
+    SELECT COALESCE(array_agg(q.id ORDER BY q.id), '{}') FROM queen.queues AS q
+$$;
+
+-- Those of the given queues whose stats row may be written, locked until the end of
+-- the transaction: the rows that exist and, where p_create, the queues that have
+-- none yet. Nobody is waited for.
+CREATE OR REPLACE FUNCTION queen.log_stats_hold_v1(p_queues UUID[], p_create BOOLEAN)
+RETURNS UUID[]
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_old UUID[];
+    v_new UUID[] := '{}';
+BEGIN
+    SELECT COALESCE(array_agg(h.id), '{}') INTO v_old
+    FROM (
+        SELECT u.id
+        FROM unnest(p_queues) AS u (id)
+        JOIN queen.stats AS s ON s.stat_type = 'queue' AND s.stat_key = u.id::TEXT AND s.consumer_group = '__QUEUE_MODE__'
+        ORDER BY u.id
+        FOR NO KEY UPDATE OF s SKIP LOCKED
+    ) AS h;
+    IF p_create THEN
+        SELECT COALESCE(array_agg(h.id), '{}') INTO v_new
+        FROM (
+            SELECT q.id
+            FROM unnest(p_queues) AS u (id)
+            JOIN queen.queues AS q ON q.id = u.id
+            WHERE NOT EXISTS (
+                SELECT 1 FROM queen.stats AS s
+                WHERE s.stat_type = 'queue' AND s.stat_key = u.id::TEXT AND s.consumer_group = '__QUEUE_MODE__')
+            ORDER BY q.id
+            FOR KEY SHARE OF q SKIP LOCKED
+        ) AS h;
+    END IF;
+    RETURN v_old || v_new;
+END
+$$;
+
+-- Writes the figures of some queues, given as aligned arrays of what all pages said
+-- of them, and returns how many were written. The values of the last refresh become
+-- the previous ones; processing is capped at pending and completed floored at 0
+-- per queue, not per partition. The retained bytes are not touched.
+CREATE OR REPLACE FUNCTION queen.log_stats_write_v1(
+    p_queues      UUID[],
+    p_partitions  BIGINT[],
+    p_total       BIGINT[],
+    p_pending     BIGINT[],
+    p_leased      BIGINT[],
+    p_dead_letter BIGINT[],
+    p_oldest      TIMESTAMPTZ[]
+)
+RETURNS INTEGER
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_held UUID[] := queen.log_stats_hold_v1(p_queues, TRUE);
+    v_rows INTEGER;
+BEGIN
+    INSERT INTO queen.stats AS t (
+        stat_type, stat_key, tenant_id, queue_id, namespace, task, child_count, total_messages, pending_messages,
+        processing_messages, completed_messages, dead_letter_messages, avg_lag_seconds, max_lag_seconds,
+        avg_offset_lag, max_offset_lag, oldest_pending_at, newest_message_at, last_computed_at)
+    SELECT 'queue', q.id::TEXT, q.tenant_id, q.id, q.namespace, q.task, f.partitions, f.total, f.pending,
+           least(f.leased, f.pending), queen.log_completed_v1(f.total, f.pending, f.dead_letter), f.dead_letter, g.seconds, g.seconds,
+           f.pending, f.pending, f.oldest, NULL, now()
+    FROM unnest(p_queues, p_partitions, p_total, p_pending, p_leased, p_dead_letter, p_oldest)
+        AS f (queue, partitions, total, pending, leased, dead_letter, oldest)
+    JOIN unnest(v_held) AS h (id) ON h.id = f.queue
+    JOIN queen.queues AS q ON q.id = f.queue
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(greatest(floor(EXTRACT(EPOCH FROM now() - f.oldest)), 0), 0)::DOUBLE PRECISION AS seconds
+    ) AS g
+    ORDER BY q.id
+    ON CONFLICT (stat_type, stat_key, consumer_group) DO UPDATE SET
+        namespace = EXCLUDED.namespace,
+        task = EXCLUDED.task,
+        child_count = EXCLUDED.child_count,
+        total_messages = EXCLUDED.total_messages,
+        pending_messages = EXCLUDED.pending_messages,
+        processing_messages = EXCLUDED.processing_messages,
+        completed_messages = EXCLUDED.completed_messages,
+        dead_letter_messages = EXCLUDED.dead_letter_messages,
+        avg_lag_seconds = EXCLUDED.avg_lag_seconds,
+        max_lag_seconds = EXCLUDED.max_lag_seconds,
+        avg_offset_lag = EXCLUDED.avg_offset_lag,
+        max_offset_lag = EXCLUDED.max_offset_lag,
+        oldest_pending_at = EXCLUDED.oldest_pending_at,
+        newest_message_at = NULL,
+        prev_total = t.total_messages,
+        prev_completed = t.completed_messages,
+        prev_at = t.last_computed_at,
+        last_computed_at = EXCLUDED.last_computed_at;
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    RETURN v_rows;
+END
+$$;
+
+-- The clock of one lane of the reconciler, in system_state: how many milliseconds
+-- until its next turn is due, 0 or less when it is. A turn is due p_every after
+-- the start of the last one, and not before twenty times its duration after its
+-- end, so that the work never takes more than a twentieth of the time.
+CREATE OR REPLACE FUNCTION queen.log_stats_due_v1(p_lane TEXT, p_every BIGINT)
+RETURNS BIGINT
+LANGUAGE sql STABLE
+AS $$
+    SELECT COALESCE((
+        SELECT ceil(1000 * EXTRACT(EPOCH FROM c.updated_at - clock_timestamp()))::BIGINT
+            + greatest(p_every, 21 * (c.value ->> 'elapsedMs')::BIGINT)
+        FROM queen.system_state AS c
+        WHERE c.key = p_lane
+    ), 0)
+$$;
+
+-- Notes that a turn of the lane began with this transaction.
+CREATE OR REPLACE FUNCTION queen.log_stats_began_v1(p_lane TEXT)
+RETURNS VOID
+LANGUAGE sql
+AS $$
+    INSERT INTO queen.system_state (key, value, updated_at)
+    VALUES (p_lane, jsonb_build_object('elapsedMs', ceil(1000 * EXTRACT(EPOCH FROM clock_timestamp() - now()))), now())
+    ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, updated_at = EXCLUDED.updated_at
+$$;
+
+-- Opens a transaction of the reconciler: bounds what is left of it, so that a
+-- replica that is stopped or unreachable loses the lock, and tries the lock.
+CREATE OR REPLACE FUNCTION queen.log_stats_lock_v1()
+RETURNS BOOLEAN
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM set_config('statement_timeout', '5s', TRUE),
+        set_config('idle_in_transaction_session_timeout', '5s', TRUE),
+        set_config('lock_timeout', '1s', TRUE);
+    RETURN pg_try_advisory_xact_lock(737002);
+END
+$$;
+
+-- Closes a refresh: the rollups, and what it did. segPartitions counts what the pages
+-- have seen.
+CREATE OR REPLACE FUNCTION queen.log_stats_finish_v1(p_queues BIGINT, p_partitions BIGINT)
+RETURNS JSONB
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_rows JSONB := queen.log_stats_rollup_v1(p_partitions);
+BEGIN
+    RETURN jsonb_build_object('engine', 'segments', 'queuesUpdated', p_queues, 'segPartitions', p_partitions,
+        'namespaces', COALESCE(v_rows -> 'namespace', '0'), 'tasks', COALESCE(v_rows -> 'task', '0'), 'system', v_rows -> 'system',
+        'refreshedAt', queen.iso_ms_v1(now()));
+END
+$$;
+
+-- The whole refresh in one call, for an operator who does not want to wait for the
+-- reconciler. It does not ask for the lock and does not move the clock.
+CREATE OR REPLACE FUNCTION queen.log_refresh_all_stats_v1()
+RETURNS JSONB
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    c_page       CONSTANT INTEGER := 10000; -- partitions
+    c_write      CONSTANT INTEGER := 1000;  -- queues
+    v_first      UUID := '00000000-0000-0000-0000-000000000000';
+    -- Every queue has a row, also one without partitions.
+    v_queues     UUID[] := queen.log_stats_queues_v1();
+    v_partitions BIGINT[] := array_fill(0::BIGINT, ARRAY[cardinality(v_queues)]);
+    v_total      BIGINT[] := v_partitions;
+    v_pending    BIGINT[] := v_partitions;
+    v_leased     BIGINT[] := v_partitions;
+    v_dead       BIGINT[] := v_partitions;
+    v_oldest     TIMESTAMPTZ[] := array_fill(NULL::TIMESTAMPTZ, ARRAY[cardinality(v_queues)]);
+    v_chunk      RECORD;
+    v_rows       BIGINT := 0;
+    v_seen       BIGINT := 0;
+BEGIN
+    LOOP
+        SELECT v_queues || array_agg(s.r_queue), v_partitions || array_agg(s.r_partitions), v_total || array_agg(s.r_total),
+               v_pending || array_agg(s.r_pending), v_leased || array_agg(s.r_leased), v_dead || array_agg(s.r_dead_letter),
+               v_oldest || array_agg(s.r_oldest), (array_agg(s.r_next))[1], v_seen + COALESCE(sum(s.r_partitions), 0)
+        INTO v_queues, v_partitions, v_total, v_pending, v_leased, v_dead, v_oldest, v_first, v_seen
+        FROM queen.log_stats_page_v1(v_first, c_page) AS s;
+        EXIT WHEN v_first IS NULL;
+    END LOOP;
+
+    FOR v_chunk IN
+        SELECT array_agg(m.queue ORDER BY m.queue) AS queues, array_agg(m.partitions ORDER BY m.queue) AS partitions,
+               array_agg(m.total ORDER BY m.queue) AS total, array_agg(m.pending ORDER BY m.queue) AS pending,
+               array_agg(m.leased ORDER BY m.queue) AS leased, array_agg(m.dead ORDER BY m.queue) AS dead,
+               array_agg(m.oldest ORDER BY m.queue) AS oldest
+        FROM (
+            SELECT u.queue, sum(u.partitions)::BIGINT AS partitions, sum(u.total)::BIGINT AS total,
+                   sum(u.pending)::BIGINT AS pending, sum(u.leased)::BIGINT AS leased, sum(u.dead)::BIGINT AS dead,
+                   min(u.oldest) AS oldest, (row_number() OVER (ORDER BY u.queue) - 1) / c_write AS chunk
+            FROM unnest(v_queues, v_partitions, v_total, v_pending, v_leased, v_dead, v_oldest)
+                AS u (queue, partitions, total, pending, leased, dead, oldest)
+            GROUP BY u.queue
+        ) AS m
+        GROUP BY m.chunk
+        ORDER BY m.chunk
+    LOOP
+        v_rows := v_rows + queen.log_stats_write_v1(v_chunk.queues, v_chunk.partitions, v_chunk.total,
+            v_chunk.pending, v_chunk.leased, v_chunk.dead, v_chunk.oldest);
+    END LOOP;
+    RETURN queen.log_stats_finish_v1(v_rows, v_seen);
+END
+$$;
+
+-- One page of segments, p_limit at most, in the order of their key behind (p_partition,
+-- p_base): how many of them each queue has, and their bytes as stored. Large blobs
+-- are not read for that, their length stands in the row. r_partition and r_base
+-- are the last key of the page, NULL when it reached the end.
+CREATE OR REPLACE FUNCTION queen.log_stats_bytes_page_v1(p_partition UUID, p_base BIGINT, p_limit INTEGER)
+RETURNS TABLE (r_queue UUID, r_segments BIGINT, r_bytes BIGINT, r_partition UUID, r_base BIGINT)
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET max_parallel_workers_per_gather = 0
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH page AS MATERIALIZED (
+        SELECT s.partition_id, s.base_offset, octet_length(s.blob) AS bytes
+        FROM queen.log_segments AS s
+        WHERE (s.partition_id, s.base_offset) > (p_partition, p_base)
+        ORDER BY s.partition_id, s.base_offset
+        LIMIT p_limit
+    ),
+    last AS (
+        SELECT g.partition_id, g.base_offset
+        FROM page AS g
+        WHERE (SELECT count(*) FROM page) = p_limit
+        ORDER BY g.partition_id DESC, g.base_offset DESC
+        LIMIT 1
+    )
+    SELECT p.queue_id, sum(n.segments)::BIGINT, sum(n.bytes)::BIGINT, l.partition_id, l.base_offset
+    FROM (
+        SELECT g.partition_id, count(*) AS segments, sum(g.bytes) AS bytes
+        FROM page AS g
+        GROUP BY g.partition_id
+    ) AS n
+    JOIN queen.log_partitions AS p ON p.id = n.partition_id
+    LEFT JOIN last AS l ON TRUE
+    GROUP BY p.queue_id, l.partition_id, l.base_offset;
+END
+$$;
+
+-- Writes the retained bytes and segments of some queues into the rows that a refresh
+-- made, and nothing else; returns how many.
+CREATE OR REPLACE FUNCTION queen.log_stats_bytes_write_v1(p_queues UUID[], p_segments BIGINT[], p_bytes BIGINT[])
+RETURNS INTEGER
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_held UUID[] := queen.log_stats_hold_v1(p_queues, FALSE);
+    v_rows INTEGER;
+BEGIN
+    UPDATE queen.stats AS s
+    SET segment_count = f.segments, retained_bytes = f.bytes, retained_bytes_at = now()
+    FROM unnest(p_queues, p_segments, p_bytes) AS f (queue, segments, bytes)
+    JOIN unnest(v_held) AS h (id) ON h.id = f.queue
+    WHERE s.stat_type = 'queue' AND s.stat_key = f.queue::TEXT AND s.consumer_group = '__QUEUE_MODE__';
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    RETURN v_rows;
+END
 $$;
 
 -- Segment rows and retained messages of one queue; zeros for an unknown one.
