@@ -92,10 +92,22 @@ func (db *DB) Session(ctx context.Context) (*pgx.Conn, error) {
 // called again, on another attempt, when a function it uses was replaced under
 // it and the server has therefore aborted it.
 func (db *DB) Do(ctx context.Context, name string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
+	return again(ctx, name, func(ctx context.Context) error { return db.try(ctx, fn) })
+}
+
+// DoOn is Do on a session of the caller's own. One that ran into the server's
+// statement_timeout stays open: whoever holds a lock by it decides what to do. Any
+// other end, by the deadline, by ctx, or of the server's, closes it.
+func (db *DB) DoOn(ctx context.Context, conn *pgx.Conn, name string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
+	return again(ctx, name, func(ctx context.Context) error { return db.run(ctx, conn, fn, sessionSuspect) })
+}
+
+// again makes the attempts of a named piece of work.
+func again(ctx context.Context, name string, try func(ctx context.Context) error) error {
 	ctx = context.WithValue(ctx, nameKey{}, name)
 	var err error
 	for range planAttempts {
-		err = db.try(ctx, fn)
+		err = try(ctx)
 		if !planInvalidated(err) || ctx.Err() != nil {
 			break
 		}
@@ -112,11 +124,18 @@ func (db *DB) try(ctx context.Context, fn func(ctx context.Context, conn *pgx.Co
 		return err
 	}
 	defer conn.Release()
+	return db.run(ctx, conn.Conn(), fn, suspect)
+}
+
+// run makes one attempt on a connection, and closes it when it must not be used again.
+func (db *DB) run(
+	ctx context.Context, conn *pgx.Conn, fn func(ctx context.Context, conn *pgx.Conn) error, suspect func(error) bool,
+) error {
 	limit := db.cfg.StatementDeadline()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("statement deadline of %s: %w", limit, context.DeadlineExceeded))
 	defer cancel()
-	err = fn(ctx, conn.Conn())
+	err := fn(ctx, conn)
 	if sqlState(err) == codeReadOnly {
 		// The primary was demoted: every other session is on it too.
 		db.pool.Reset()
@@ -125,14 +144,14 @@ func (db *DB) try(ctx context.Context, fn func(ctx context.Context, conn *pgx.Co
 	case ctx.Err() != nil:
 		// Also without an error: a cancel request may still be on its way to
 		// the session, and would hit whatever it does next.
-		closeConn(ctx, conn.Conn())
+		closeConn(ctx, conn)
 		if err != nil {
 			return ended(ctx, err)
 		}
 	case suspect(err):
-		closeConn(ctx, conn.Conn())
-	case planInvalidated(err) && !conn.Conn().IsClosed():
-		_ = conn.Conn().DeallocateAll(ctx)
+		closeConn(ctx, conn)
+	case planInvalidated(err) && !conn.IsClosed():
+		_ = conn.DeallocateAll(ctx)
 	}
 	return err
 }

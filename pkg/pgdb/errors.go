@@ -16,6 +16,7 @@ var ErrPool = errors.New("pool")
 const (
 	codeReadOnly           = "25006" // read_only_sql_transaction
 	codeInvalidParameter   = "22023"
+	codeCanceled           = "57014" // query_canceled
 	codeFeature            = "0A000"
 	codeStatementName      = "26000"
 	codeUndefinedFunction  = "42883"
@@ -40,6 +41,9 @@ func suspect(err error) bool {
 	return code == codeReadOnly ||
 		strings.HasPrefix(code, "57") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "08")
 }
+
+// sessionSuspect is suspect for a session whose own limit may end a statement.
+func sessionSuspect(err error) bool { return sqlState(err) != codeCanceled && suspect(err) }
 
 // planInvalidated recognises what a statement can meet when a function that it
 // uses was dropped and created again after the statement was prepared or
