@@ -215,6 +215,10 @@ $$;
 -- The stamp is taken when all locks are held and never lies before the lane's
 -- last_write_at or its newest sidecar row, so a clock that steps back cannot
 -- make created_at decrease (last_write_at alone is up to a second late).
+--
+-- A lane without segments, or without sidecar rows, gets the stamp as watermark of its
+-- oldest. Elsewhere the watermark is left alone: as an indexed column it would cost
+-- the update its HOT, and NULL beside older rows is for the walk of 006 to set right.
 DROP FUNCTION IF EXISTS queen.log_push_lanes_v1(UUID[], INT[], BYTEA[], BIGINT[], BYTEA[], INT[], UUID[], INT[]);
 CREATE OR REPLACE FUNCTION queen.log_push_lanes_v1(
     p_pids          UUID[],
@@ -307,6 +311,8 @@ BEGIN
             ORDER BY t.base_offset DESC LIMIT 1));
         UPDATE queen.log_partitions AS p
         SET last_offset = v_lane.last_offset + p_msg_counts[1],
+            oldest_live_at = CASE WHEN p.log_start > v_lane.last_offset THEN v_now ELSE p.oldest_live_at END,
+            oldest_txn_at = CASE WHEN p.txns_start > v_lane.last_offset THEN v_now ELSE p.oldest_txn_at END,
             last_write_at = CASE WHEN v_now > p.last_write_at + INTERVAL '1 second' THEN v_now ELSE p.last_write_at END
         WHERE p.id = p_pids[1];
         INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, blob)
@@ -417,6 +423,8 @@ BEGIN
     ), moved AS (
         UPDATE queen.log_partitions AS p
         SET last_offset = l.tip,
+            oldest_live_at = CASE WHEN p.log_start >= l.base THEN l.stamp ELSE p.oldest_live_at END,
+            oldest_txn_at = CASE WHEN p.txns_start >= l.base THEN l.stamp ELSE p.oldest_txn_at END,
             last_write_at = CASE WHEN l.stamp > l.written + INTERVAL '1 second' THEN l.stamp ELSE p.last_write_at END
         FROM lane AS l
         WHERE p.id = l.pid
