@@ -34,6 +34,21 @@ type Counted struct {
 	Transactions int64 `json:"transactions"`
 }
 
+// Add adds what somebody else has counted of the same.
+func (c *Counted) Add(n *Counted) {
+	c.PushRequests += n.PushRequests
+	c.PushMessages += n.PushMessages
+	c.PopRequests += n.PopRequests
+	c.PopMessages += n.PopMessages
+	c.PopEmpty += n.PopEmpty
+	c.LagMicros += n.LagMicros
+	c.MaxLagMicros = max(c.MaxLagMicros, n.MaxLagMicros)
+	c.AckRequests += n.AckRequests
+	c.AckSuccess += n.AckSuccess
+	c.AckFailed += n.AckFailed
+	c.Transactions += n.Transactions
+}
+
 // WorkerMetrics is what a process has counted, and its state at the flush.
 type WorkerMetrics struct {
 	Counted

@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/logging"
 )
 
@@ -79,7 +80,7 @@ func (a *API) counters(c echo.Context) error {
 	body.Messages.Total = a.metrics.messages.Load()
 	stat := a.deps.Database.Stat()
 	body.Database.PoolSize, body.Database.IdleConnections = stat.Size, stat.Idle
-	body.Memory.RSS = residentBytes()
+	body.Memory.RSS = collector.ResidentBytes()
 	return respondValue(c, http.StatusOK, body)
 }
 
