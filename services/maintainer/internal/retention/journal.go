@@ -1,0 +1,95 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/queenmq/queen/pkg/logging"
+)
+
+// journal writes the log lines of the cycles.
+type journal struct {
+	log    *slog.Logger
+	errors quiet
+	// evicted is what the eviction's own turns did since the last cycle. It is
+	// told with the next one: turns may come every second.
+	evicted Phase
+}
+
+func newJournal(log *slog.Logger) *journal {
+	return &journal{log: log, errors: quiet{every: ErrorQuiet}}
+}
+
+// cycle tells of one cycle: at info when something was deleted, at debug else.
+func (j *journal) cycle(ctx context.Context, r Report, err error) {
+	if errors.Is(err, ErrNotLeader) {
+		j.log.DebugContext(ctx, "cycle skipped, another replica leads")
+		return
+	}
+	j.failed(ctx, err)
+	evicted := r.Phase(PhaseEviction)
+	evicted.add(j.evicted)
+	level := slog.LevelDebug
+	if r.Deleted() || evicted.deleted() {
+		level = slog.LevelInfo
+	} else if err != nil {
+		return // its line is there, or was left out
+	}
+	j.evicted = Phase{}
+	retention, txns := r.Phase(PhaseRetention), r.Phase(PhaseTxns)
+	var timedOut int64
+	for _, p := range r.Phases {
+		timedOut += p.TimedOut
+	}
+	j.log.LogAttrs(ctx, level, "swept",
+		slog.Int("queues", len(r.Queues)),
+		slog.Int64("segments_deleted", retention.Segments),
+		slog.Int64("txns_purged", txns.Rows),
+		slog.Int64("max_wait_evicted", evicted.Segments),
+		slog.Int64("partitions_deleted", r.Phase(PhaseCleanup).Rows),
+		slog.Int64("metrics_purged", r.Phase(PhaseMetrics).Rows),
+		slog.Int64("due", retention.Lanes+txns.Lanes+evicted.Lanes),
+		slog.Int64("backed_off", retention.Held),
+		slog.Int64("timed_out", timedOut),
+		slog.Int64("elapsed_ms", r.Elapsed.Milliseconds()))
+	if n := r.Phase(PhaseWalk).Rows; n > 0 {
+		j.log.WarnContext(ctx, "watermarks of partitions were wrong and have been repaired", slog.Int64(logging.KeyCount, n))
+	}
+}
+
+// turn tells of nothing but errors, and keeps what was evicted for the next cycle.
+func (j *journal) turn(ctx context.Context, r Report, err error) {
+	j.evicted.add(r.Phase(PhaseEviction))
+	if !errors.Is(err, ErrNotLeader) {
+		j.failed(ctx, err)
+	}
+}
+
+func (j *journal) failed(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil { // stopping is no failure
+		return
+	}
+	if left, ok := j.errors.speak(); ok {
+		j.log.ErrorContext(ctx, "retention cycle failed and will be tried again", slog.Int("not_logged", left), logging.Err(err))
+	}
+}
+
+// quiet lets one line through in a while.
+type quiet struct {
+	every time.Duration
+	last  time.Time
+	left  int
+}
+
+// speak tells whether the line may be written, and how many were left out before.
+func (q *quiet) speak() (left int, ok bool) {
+	now := time.Now()
+	if !q.last.IsZero() && now.Sub(q.last) < q.every {
+		q.left++
+		return 0, false
+	}
+	left, q.left, q.last = q.left, 0, now
+	return left, true
+}

@@ -1,0 +1,136 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/queenmq/queen/pkg/store"
+)
+
+type metrics struct {
+	cycles, turns                       metric.Int64Counter
+	segments, messages, bytes           metric.Int64Counter
+	sidecar, partitions, rows, repaired metric.Int64Counter
+	timeouts, failures                  metric.Int64Counter
+	phases, durations                   metric.Float64Histogram
+
+	// What the gauges show.
+	leading, held atomic.Int64
+	oldest        atomic.Int64 // nanoseconds
+}
+
+func newMetrics(meter metric.Meter) (*metrics, error) {
+	m := &metrics{}
+	var errs []error
+	for _, c := range []struct {
+		to         *metric.Int64Counter
+		name, help string
+		opts       []metric.Int64CounterOption
+	}{
+		{&m.cycles, "cycles", "Retention cycles, by outcome.", nil},
+		{&m.turns, "eviction_turns", "Evictions that were made between two cycles.", nil},
+		{&m.segments, "segments", "Segments deleted, by phase.", nil},
+		{&m.messages, "messages", "Messages deleted, by phase.", nil},
+		{&m.bytes, "bytes", "Stored bytes of the segments deleted, by phase.", []metric.Int64CounterOption{metric.WithUnit("By")}},
+		{&m.sidecar, "sidecar_rows", "Rows of the hash sidecar deleted.", nil},
+		{&m.partitions, "partitions", "Empty partitions deleted.", nil},
+		{&m.rows, "metrics_rows", "Rows of the metrics tables deleted.", nil},
+		{&m.repaired, "repaired_watermarks", "Partitions whose watermark was wrong and has been repaired.", nil},
+		{&m.timeouts, "step_timeouts", "Steps that did not get their lock in time or took too long, by phase.", nil},
+		{&m.failures, "step_failures", "Steps that failed, by phase.", nil},
+	} {
+		var err error
+		*c.to, err = meter.Int64Counter("queen.retention."+c.name, append(c.opts, metric.WithDescription(c.help))...)
+		errs = append(errs, err)
+	}
+	var err error
+	m.durations, err = meter.Float64Histogram("queen.retention.cycle.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of the cycles that this replica led."), buckets())
+	errs = append(errs, err)
+	m.phases, err = meter.Float64Histogram("queen.retention.phase.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of the phases of a cycle, by phase."), buckets())
+	errs = append(errs, err, m.gauges(meter))
+	return m, errors.Join(errs...)
+}
+
+func buckets() metric.HistogramOption {
+	return metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+}
+
+func (m *metrics) gauges(meter metric.Meter) error {
+	_, err1 := meter.Int64ObservableGauge("queen.retention.leader",
+		metric.WithDescription("1 while the last lock this replica tried was its own, else 0."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(m.leading.Load())
+			return nil
+		}))
+	_, err2 := meter.Int64ObservableGauge("queen.retention.held_lanes",
+		metric.WithDescription("Partitions that are due and held by a slow group."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(m.held.Load())
+			return nil
+		}))
+	_, err3 := meter.Float64ObservableGauge("queen.retention.oldest_due", metric.WithUnit("s"),
+		metric.WithDescription("For how long the oldest segment has been due, held ones included."),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			o.Observe(float64(m.oldest.Load()) / 1e9)
+			return nil
+		}))
+	return errors.Join(err1, err2, err3)
+}
+
+// leads notes whether the lock was had. A replica that does not lead knows nothing
+// of what is due.
+func (m *metrics) leads(got bool) {
+	if got {
+		m.leading.Store(1)
+		return
+	}
+	m.leading.Store(0)
+	m.held.Store(0)
+	m.oldest.Store(0)
+}
+
+func (m *metrics) plan(p store.Plan) {
+	var oldest int64
+	for _, q := range p.Queues {
+		oldest = max(oldest, int64(q.OldestDue))
+	}
+	m.oldest.Store(oldest)
+}
+
+func (m *metrics) holds(lanes int64) { m.held.Store(lanes) }
+
+func (m *metrics) cycle(ctx context.Context, r Report, outcome string) {
+	m.cycles.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", outcome)))
+	if outcome != outcomeSkipped {
+		m.durations.Record(ctx, r.Elapsed.Seconds())
+	}
+}
+
+func (m *metrics) turn(ctx context.Context) { m.turns.Add(ctx, 1) }
+
+func (m *metrics) phase(ctx context.Context, p Phase) {
+	label := metric.WithAttributes(attribute.String("phase", p.Name))
+	m.phases.Record(ctx, p.Elapsed.Seconds(), label)
+	m.timeouts.Add(ctx, p.TimedOut, label)
+	m.failures.Add(ctx, p.Failed, label)
+	switch p.Name {
+	case PhaseRetention, PhaseEviction:
+		m.segments.Add(ctx, p.Segments, label)
+		m.messages.Add(ctx, p.Messages, label)
+		m.bytes.Add(ctx, p.Bytes, label)
+	case PhaseTxns:
+		m.sidecar.Add(ctx, p.Rows)
+	case PhaseCleanup:
+		m.partitions.Add(ctx, p.Rows)
+	case PhaseMetrics:
+		m.rows.Add(ctx, p.Rows)
+	case PhaseWalk:
+		m.repaired.Add(ctx, p.Rows)
+	}
+}
