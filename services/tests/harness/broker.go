@@ -128,6 +128,13 @@ func (s *Stage) database(t testing.TB, setup Setup) *Database {
 		t.Cleanup(db.Pool.Close)
 		return db
 	}
+	return NewDatabase(t)
+}
+
+// NewDatabase makes a database of the test's own on the suite's server, without the
+// schema.
+func NewDatabase(t testing.TB) *Database {
+	t.Helper()
 	pg, err := current.postgres()
 	require.NoError(t, err)
 	db, err := pg.create(t.Context())
@@ -138,6 +145,15 @@ func (s *Stage) database(t testing.TB, setup Setup) *Database {
 		}
 	})
 	return db
+}
+
+// Migrate applies the schema to a database.
+func Migrate(t testing.TB, db *Database) {
+	t.Helper()
+	path, err := current.broker()
+	require.NoError(t, err)
+	r := execute(t, path, slices.Concat(cleanEnvironment(), db.env), "migrate")
+	require.Zero(t, r.Code, r.Stderr)
 }
 
 // Sibling runs another broker on the same database, which nobody tells anything.

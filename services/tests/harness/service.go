@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +78,25 @@ func (s *service) PID() int { return s.proc.PID() }
 func (s *service) Terminate(t testing.TB) {
 	t.Helper()
 	require.NoError(t, s.proc.Stop())
+}
+
+// PeakMemory is the most resident memory that the one process has had, in bytes, or
+// 0 where the system does not tell.
+func (s *service) PeakMemory(t testing.TB) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			require.NoError(t, err, line)
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 // Log is what the one process has written, all starts together.

@@ -39,6 +39,7 @@ type App struct {
 	log     *slog.Logger
 	tel     *telemetry.Telemetry
 	db      *boot.Database
+	jobs    *jobs
 	ops     *opsserver.Server
 	state   atomic.Int32
 	started chan struct{} // closed once it works
@@ -64,8 +65,15 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	if a.db, err = boot.Open(ctx, a.cfg.Postgres, a.cfg.Process.BootDBWait, a.tel, a.log); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			a.db.Close()
+		}
+	}()
 	if err := a.db.Observe(a.tel.Meters.Meter(serviceName)); err != nil {
-		a.db.Close()
+		return err
+	}
+	if a.jobs, err = a.newJobs(); err != nil {
 		return err
 	}
 	a.ops = opsserver.New(a.cfg.Ops, opsserver.Deps{
@@ -73,6 +81,9 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	})
 	return nil
 }
+
+// ShowConfig logs the resolved configuration.
+func (a *App) ShowConfig(ctx context.Context) { a.cfg.Show(ctx, a.log) }
 
 // ready reports whether the maintainer can work: it runs, PostgreSQL answers, and
 // the schema is there. Nobody sends requests here, so losing the database may show:
@@ -115,6 +126,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.db.Disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.db.AwaitSchema})
+	a.jobs.addTo(g)
 	err := g.Run(ctx)
 	if err == nil {
 		a.log.InfoContext(ctx, "maintainer has stopped")

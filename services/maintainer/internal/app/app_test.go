@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
@@ -42,7 +43,7 @@ func configFor(pg pgdb.Config) *config.Config {
 		Jobs: config.Jobs{
 			Retention: config.Retention{Interval: 100 * time.Millisecond, BatchSize: 1000, Cleanup: true, CleanupDays: 30, MetricsDays: 90},
 			Stats:     config.Stats{Interval: time.Second, RetainedBytesInterval: time.Minute},
-			Metrics:   config.Metrics{Flush: time.Second},
+			Metrics:   collector.Config{Flush: time.Second},
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/collector"
 	env "github.com/queenmq/queen/pkg/config"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
@@ -44,7 +45,7 @@ type Process struct {
 type Jobs struct {
 	Retention Retention
 	Stats     Stats
-	Metrics   Metrics
+	Metrics   collector.Config // what this process writes about itself
 }
 
 // Retention is the cycle that deletes what policy lets go.
@@ -67,11 +68,6 @@ type Stats struct {
 	Interval time.Duration `envconfig:"STATS_INTERVAL_MS" default:"10000"`
 	// RetainedBytesInterval is for the one figure that needs a look at the segments.
 	RetainedBytesInterval time.Duration `envconfig:"RETAINED_BYTES_INTERVAL_MS" default:"600000"`
-}
-
-// Metrics is what this process writes about itself.
-type Metrics struct {
-	Flush time.Duration `envconfig:"METRICS_FLUSH_MS" default:"60000"`
 }
 
 const (
@@ -121,11 +117,6 @@ func (s Stats) Validate() error {
 		env.MillisBetween("STATS_INTERVAL_MS", s.Interval, 0, maxWait),
 		env.MillisBetween("RETAINED_BYTES_INTERVAL_MS", s.RetainedBytesInterval, 0, maxWait),
 	)
-}
-
-// Validate checks the upper bound.
-func (m Metrics) Validate() error {
-	return env.MillisBetween("METRICS_FLUSH_MS", m.Flush, 0, maxWait)
 }
 
 // CleanupAge is how long a partition has to be unused before it is removed.

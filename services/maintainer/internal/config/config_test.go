@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
@@ -52,7 +53,7 @@ func TestDefaults(t *testing.T) {
 				Interval: 5 * time.Second, BatchSize: 1000, Parallelism: 1, Cleanup: true, CleanupDays: 30, MetricsDays: 90,
 			},
 			Stats:   config.Stats{Interval: 10 * time.Second, RetainedBytesInterval: 10 * time.Minute},
-			Metrics: config.Metrics{Flush: time.Minute},
+			Metrics: collector.Config{Flush: time.Minute},
 		},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
 	}
@@ -74,7 +75,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 	require.Equal(t, config.Jobs{
 		Retention: config.Retention{Interval: 2 * time.Second, BatchSize: 10000, Parallelism: 8, CleanupDays: 1, MetricsDays: 2},
 		Stats:     config.Stats{Interval: time.Second, RetainedBytesInterval: 1001 * time.Millisecond},
-		Metrics:   config.Metrics{Flush: 1002 * time.Millisecond},
+		Metrics:   collector.Config{Flush: 1002 * time.Millisecond},
 	}, got.Jobs)
 }
 
@@ -113,7 +114,7 @@ func TestSmallValuesAreRaisedToTheirFloorsAndSaidSo(t *testing.T) {
 	require.Equal(t, config.Jobs{
 		Retention: config.Retention{Interval: time.Millisecond, BatchSize: 1, Parallelism: 1, Cleanup: true, CleanupDays: 1, MetricsDays: 1},
 		Stats:     config.Stats{Interval: time.Second, RetainedBytesInterval: time.Second},
-		Metrics:   config.Metrics{Flush: time.Second},
+		Metrics:   collector.Config{Flush: time.Second},
 	}, got.Jobs)
 	log, lines := logtest.NewRecorder()
 	got.Warn(t.Context(), log)

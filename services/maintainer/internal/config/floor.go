@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/queenmq/queen/pkg/collector"
+)
 
 // Floors. Smaller values are raised to them, as the original system does, so that
 // a 0 does not delete everything that has been quiet for a second, nor turn a loop
@@ -10,7 +14,7 @@ const (
 	leastBatch         = 1
 	leastDays          = 1
 	leastStatsInterval = time.Second
-	leastFlush         = time.Second
+	leastFlush         = collector.FlushFloor
 )
 
 // raised is a value that was below its floor, in the unit of its variable.

@@ -1,0 +1,2 @@
+// Package report tells people and programs what a retention cycle did.
+package report
