@@ -47,22 +47,19 @@ func (s *Store) Maintenance(ctx context.Context) (*MaintenanceSession, error) {
 // Close ends the session, and with it what it still holds.
 func (m *MaintenanceSession) Close(ctx context.Context) { _ = m.conn.Close(ctx) }
 
-// TryLock takes the leader's lock if nobody has it, and then sets the limits of a
-// leader's session. It commits asynchronously from then on: a step that a crash
-// loses is done again.
+// TryLock takes the leader's lock if nobody has it, and sets the limits of a
+// leader's session: before the lock, in one statement, so that a leader that is
+// stopped as soon as it has the lock loses it all the same. The session commits
+// asynchronously from then on: a step that a crash loses is done again.
 func (m *MaintenanceSession) TryLock(ctx context.Context) (got bool, err error) {
-	err = m.row(ctx, "take the maintenance lock", `SELECT pg_try_advisory_lock($1)`, []any{maintenanceLock}, &got)
-	if err != nil || !got {
-		return false, err
-	}
 	var ignored string
-	const limits = `SELECT set_config('idle_session_timeout', $1, FALSE) || set_config('lock_timeout', $2, FALSE)
-		|| set_config('statement_timeout', $3, FALSE) || set_config('synchronous_commit', 'off', FALSE)`
-	args := []any{leaderIdleLimit, leaderLockLimit, leaderStatementLimit.String()}
-	if err := m.row(ctx, "limit the maintenance session", limits, args, &ignored); err != nil {
-		return false, errors.Join(err, m.Unlock(ctx))
+	const try = `SELECT set_config('idle_session_timeout', $2, FALSE) || set_config('lock_timeout', $3, FALSE)
+		|| set_config('statement_timeout', $4, FALSE) || set_config('synchronous_commit', 'off', FALSE), pg_try_advisory_lock($1)`
+	args := []any{maintenanceLock, leaderIdleLimit, leaderLockLimit, leaderStatementLimit.String()}
+	if err := m.row(ctx, "take the maintenance lock", try, args, &ignored, &got); err != nil || got {
+		return got, err
 	}
-	return true, nil
+	return false, m.row(ctx, "unlimit the maintenance session", `SELECT set_config('idle_session_timeout', '0', FALSE)`, nil, &ignored)
 }
 
 // Unlock gives the lock back; the session may stay open, idle, until its next turn.
