@@ -14,16 +14,33 @@ type config struct {
 	root      string // top of the repository
 	dir       string // private folder: data, logs, binaries
 	httpPort  int
-	opsPort   int
+	opsPort   int // of the broker
 	reset     bool
 	givenHost string // PG_HOST: use that server instead of a private one
+
+	maintainerOpsPort int
 }
 
 const (
-	defaultHTTPPort = 6632
-	defaultOpsPort  = 6640
-	defaultDir      = ".local"
+	defaultHTTPPort          = 6632
+	defaultOpsPort           = 6640
+	defaultMaintainerOpsPort = 6641
+	defaultDir               = ".local"
 )
+
+// The variables that name ports.
+const (
+	variablePort              = "PORT"
+	variableOpsPort           = "OPS_PORT"
+	variableMaintainerOpsPort = "MAINTAINER_OPS_PORT"
+)
+
+// ports are those that the stack listens on.
+func (c config) ports() map[string]int {
+	return map[string]int{
+		variablePort: c.httpPort, variableOpsPort: c.opsPort, variableMaintainerOpsPort: c.maintainerOpsPort,
+	}
+}
 
 // loadConfig reads the environment and reports every problem at once.
 func loadConfig(getenv func(string) string) (config, error) {
@@ -40,9 +57,11 @@ func loadConfig(getenv func(string) string) (config, error) {
 		return n
 	}
 	cfg := config{
-		httpPort:  port("PORT", defaultHTTPPort),
-		opsPort:   port("OPS_PORT", defaultOpsPort),
+		httpPort:  port(variablePort, defaultHTTPPort),
+		opsPort:   port(variableOpsPort, defaultOpsPort),
 		givenHost: strings.TrimSpace(getenv("PG_HOST")),
+
+		maintainerOpsPort: port(variableMaintainerOpsPort, defaultMaintainerOpsPort),
 	}
 	switch v := strings.ToLower(strings.TrimSpace(getenv("RESET"))); v {
 	case "", "0", "false", "no", "off":

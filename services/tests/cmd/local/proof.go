@@ -12,7 +12,15 @@ import (
 	"time"
 )
 
-const proofQueue = "welcome"
+const (
+	proofQueue     = "welcome"
+	retentionQueue = "welcome-retention"
+
+	// retentionTimeout is far beyond the second that the message may wait and the
+	// cycle after it.
+	retentionTimeout = time.Minute
+	pollPause        = 50 * time.Millisecond
+)
 
 type pushResult struct {
 	MessageID string `json:"message_id"`
@@ -27,6 +35,12 @@ type popResult struct {
 		LeaseID       string          `json:"leaseId"`
 		Data          json.RawMessage `json:"data"`
 	} `json:"messages"`
+}
+
+type queueDetail struct {
+	Totals struct {
+		Total int `json:"total"`
+	} `json:"totals"`
 }
 
 type ackResult struct {
@@ -72,6 +86,38 @@ func proveStack(ctx context.Context, base string, c *console) error {
 	return nil
 }
 
+// proveRetention pushes a message into a queue that keeps messages for one second
+// and waits until the maintainer has removed it.
+func proveRetention(ctx context.Context, base string, c *console) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, retentionTimeout, fmt.Errorf("the message is still there after %s", retentionTimeout))
+	defer cancel()
+	body := map[string]any{"queue": retentionQueue, "options": map[string]any{"maxWaitTimeSeconds": 1}}
+	if err := call(ctx, http.MethodPost, base+"/api/v1/configure", body, http.StatusOK, new(json.RawMessage)); err != nil {
+		return fmt.Errorf("configure: %w", err)
+	}
+	var pushed []pushResult
+	body = map[string]any{"items": []any{map[string]any{"queue": retentionQueue, "payload": "gone in a moment"}}}
+	if err := call(ctx, http.MethodPost, base+"/api/v1/push", body, http.StatusCreated, &pushed); err != nil {
+		return fmt.Errorf("push: %w", err)
+	}
+	began := time.Now()
+	for {
+		var detail queueDetail
+		if err := call(ctx, http.MethodGet, base+"/api/v1/resources/queues/"+retentionQueue, nil, http.StatusOK, &detail); err != nil {
+			return fmt.Errorf("read the queue: %w", err)
+		}
+		if detail.Totals.Total == 0 {
+			c.step("a message that may wait for 1 s was removed after %s", time.Since(began).Round(10*time.Millisecond))
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pollPause):
+		}
+	}
+}
+
 // call sends one JSON request and decodes the answer, which must carry want.
 func call(ctx context.Context, method, target string, body any, want int, into any) error {
 	var r io.Reader
@@ -105,7 +151,8 @@ func call(ctx context.Context, method, target string, body any, want int, into a
 // welcome is what the person sees once everything works.
 func welcome(base string, cfg config) string {
 	return fmt.Sprintf(`
-  Queen is ready:  %[1]s      health and metrics: http://127.0.0.1:%[2]d
+  Queen is ready:  %[1]s
+  Health and metrics: broker http://127.0.0.1:%[2]d, maintainer http://127.0.0.1:%[4]d
 
   Try it from another terminal:
 
@@ -115,5 +162,5 @@ func welcome(base string, cfg config) string {
 
   Data and logs are in %[3]s/. Ctrl-C stops everything; make run RESET=1 starts empty.
 
-`, base, cfg.opsPort, defaultDir)
+`, base, cfg.opsPort, defaultDir, cfg.maintainerOpsPort)
 }

@@ -14,17 +14,15 @@ import (
 	"github.com/queenmq/queen/services/tests/process"
 )
 
-const readyTimeout = 90 * time.Second
-
 // stack is everything that `make run` starts, stopped in reverse order.
 type stack struct {
-	cfg     config
-	console *console
-	url     string
-	pg      *pglocal.Server
-	broker  *process.Process
-	log     *processLog // of the broker
-	unlock  func()
+	cfg        config
+	console    *console
+	url        string
+	pg         *pglocal.Server
+	broker     *child
+	maintainer *child
+	unlock     func()
 }
 
 func newStack(cfg config, c *console) *stack {
@@ -34,7 +32,8 @@ func newStack(cfg config, c *console) *stack {
 	}
 }
 
-// start brings the stack up and proves it with a first message.
+// start brings the stack up and proves it: a first message goes through, and one
+// that nobody wants goes away.
 func (s *stack) start(ctx context.Context) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
@@ -42,11 +41,17 @@ func (s *stack) start(ctx context.Context) error {
 	if err := s.startPostgres(ctx); err != nil {
 		return err
 	}
-	if err := s.startBroker(ctx); err != nil {
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	if err := s.startServices(ctx); err != nil {
 		return err
 	}
 	if err := proveStack(ctx, s.url, s.console); err != nil {
-		return fmt.Errorf("first message: %w\n%s", err, s.log.tail(2000))
+		return s.broker.explain(fmt.Errorf("first message: %w", err))
+	}
+	if err := proveRetention(ctx, s.url, s.console); err != nil {
+		return s.maintainer.explain(fmt.Errorf("retention: %w", err))
 	}
 	s.console.print(welcome(s.url, s.cfg))
 	return nil
@@ -65,11 +70,10 @@ func (s *stack) prepare(ctx context.Context) error {
 		return err
 	}
 	s.unlock = unlock
-	if err := checkPort(ctx, s.cfg.httpPort, "PORT"); err != nil {
-		return err
-	}
-	if err := checkPort(ctx, s.cfg.opsPort, "OPS_PORT"); err != nil {
-		return err
+	for variable, port := range s.cfg.ports() {
+		if err := checkPort(ctx, port, variable); err != nil {
+			return err
+		}
 	}
 	return os.MkdirAll(filepath.Join(s.cfg.dir, "log"), 0o755)
 }
@@ -97,39 +101,64 @@ func (s *stack) startPostgres(ctx context.Context) error {
 	return nil
 }
 
-func (s *stack) startBroker(ctx context.Context) error {
+// services are built and started in this order, which is also that of the log.
+func services() []string { return []string{broker, maintainer} }
+
+const (
+	broker     = "broker"
+	maintainer = "maintainer"
+)
+
+func (s *stack) binary(service string) string {
+	return filepath.Join(s.cfg.dir, "bin", "queen-"+service)
+}
+
+func (s *stack) build(ctx context.Context) error {
 	began := time.Now()
-	s.console.step("building the broker (the first time takes a minute or two)")
-	bin := filepath.Join(s.cfg.dir, "bin", "queen-broker")
-	if err := process.Build(ctx, s.cfg.root, "./services/broker", bin); err != nil {
-		return err
+	s.console.step("building the services (the first time takes a minute or two)")
+	for _, name := range services() {
+		if err := process.Build(ctx, s.cfg.root, "./services/"+name, s.binary(name)); err != nil {
+			return err
+		}
 	}
-	var err error
-	if s.log, err = s.console.newProcessLog("broker", filepath.Join(s.cfg.dir, "log", "broker.log")); err != nil {
-		return err
-	}
-	s.console.step("starting the broker (built in %s)", time.Since(began).Round(100*time.Millisecond))
-	if s.broker, err = process.Start("broker", bin, s.brokerEnv(), s.log); err != nil {
-		return err
-	}
-	ready, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("no answer within %s", readyTimeout))
-	defer cancel()
-	if err := s.broker.WaitHealthy(ready, s.url+"/health"); err != nil {
-		return fmt.Errorf("%w\n%s", err, s.log.tail(2000))
-	}
+	s.console.step("built in %s", time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
-// brokerEnv is the caller's environment, so that any setting can be tried,
-// with the addresses of this stack on top.
+// startServices starts them at once: the maintainer waits for the schema that the
+// broker applies.
+func (s *stack) startServices(ctx context.Context) (err error) {
+	s.console.step("starting the broker and the maintainer")
+	if s.broker, err = s.startChild(broker, s.brokerEnv()); err != nil {
+		return err
+	}
+	if s.maintainer, err = s.startChild(maintainer, s.maintainerEnv()); err != nil {
+		return err
+	}
+	if err := s.broker.waitReady(ctx, s.url+"/health"); err != nil {
+		return err
+	}
+	return s.maintainer.waitReady(ctx, "http://"+loopback(s.cfg.maintainerOpsPort)+"/ready")
+}
+
+func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
 func (s *stack) brokerEnv() []string {
-	env := append(os.Environ(),
-		"PORT="+strconv.Itoa(s.cfg.httpPort),
-		"QUEEN_OPS_ADDR=127.0.0.1:"+strconv.Itoa(s.cfg.opsPort),
-	)
+	env := append(s.serviceEnv(), "PORT="+strconv.Itoa(s.cfg.httpPort), "QUEEN_OPS_ADDR="+loopback(s.cfg.opsPort))
 	if os.Getenv("QUEEN_BIND_ADDR") == "" {
 		env = append(env, "QUEEN_BIND_ADDR=127.0.0.1")
 	}
+	return env
+}
+
+func (s *stack) maintainerEnv() []string {
+	return append(s.serviceEnv(), "QUEEN_OPS_ADDR="+loopback(s.cfg.maintainerOpsPort))
+}
+
+// serviceEnv is the caller's environment, so that any setting can be tried, with
+// the database of this stack on top.
+func (s *stack) serviceEnv() []string {
+	env := os.Environ()
 	if s.pg != nil {
 		env = append(env,
 			"PG_HOST="+s.pg.Host(), "PG_PORT="+strconv.Itoa(s.pg.Port()),
@@ -140,22 +169,23 @@ func (s *stack) brokerEnv() []string {
 
 // follow shows the logs until the person interrupts or a service ends.
 func (s *stack) follow(ctx context.Context) error {
-	s.log.follow()
+	s.broker.log.follow()
+	s.maintainer.log.follow()
 	select {
 	case <-ctx.Done():
 		s.console.step("stopping")
 		return nil
-	case <-s.broker.Done():
-		return fmt.Errorf("the broker ended by itself: %w\n%s", s.broker.Err(), s.log.tail(2000))
+	case <-s.broker.process.Done():
+		return s.broker.ended()
+	case <-s.maintainer.process.Done():
+		return s.maintainer.ended()
 	}
 }
 
 // stop ends what start started, in reverse order.
 func (s *stack) stop() {
-	if s.broker != nil {
-		_ = s.broker.Stop()
-		s.log.close()
-	}
+	s.maintainer.stop()
+	s.broker.stop()
 	if s.pg != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), process.StopGrace)
 		defer cancel()
