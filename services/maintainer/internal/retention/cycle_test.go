@@ -299,6 +299,19 @@ func TestStopWhileWaitingEndsAtOnce(t *testing.T) {
 	})
 }
 
+func TestConnectionLostBetweenCyclesCostsNone(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		go func() {
+			time.Sleep(7 * time.Second)
+			b.db.named("Plan")[0].session.Close(t.Context())
+		}()
+		b.run(13 * time.Second)
+		require.Equal(t, []time.Duration{0, 5 * time.Second, 10 * time.Second}, since(b.began, b.db.named("Plan")))
+		require.Equal(t, 2, b.db.opened)
+		require.NotContains(t, b.lines.String(), "level=ERROR")
+	})
+}
+
 func TestDatabaseThatIsDownIsTriedAgain(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, b *bench) {
 		b.db.down = errLost

@@ -64,13 +64,9 @@ func (l *leader) close(ctx context.Context) {
 // Every statement of the work runs on the connection that holds it, so that a
 // leader without the lock can do nothing more.
 func (l *leader) lead(ctx context.Context, work func(context.Context) error) error {
-	if err := l.connect(ctx); err != nil {
-		return err
-	}
-	got, err := l.session.TryLock(ctx)
+	got, err := l.tryLock(ctx)
 	if err != nil {
-		l.close(ctx)
-		return fmt.Errorf("try the lock: %w", err)
+		return err
 	}
 	l.metrics.leads(got)
 	if !got {
@@ -78,6 +74,23 @@ func (l *leader) lead(ctx context.Context, work func(context.Context) error) err
 	}
 	defer l.release(ctx)
 	return work(ctx)
+}
+
+// tryLock tries the lock on the connection of the last cycle, and on a new one where
+// that has been lost meanwhile.
+func (l *leader) tryLock(ctx context.Context) (got bool, err error) {
+	for used := l.session != nil; ; used = false {
+		if err := l.connect(ctx); err != nil {
+			return false, err
+		}
+		if got, err = l.session.TryLock(ctx); err == nil {
+			return got, nil
+		}
+		l.close(ctx)
+		if !used || ctx.Err() != nil {
+			return false, fmt.Errorf("try the lock: %w", err)
+		}
+	}
 }
 
 // release gives the lock back. Where that fails the connection is closed, and the
