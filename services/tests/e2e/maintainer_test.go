@@ -86,6 +86,25 @@ func TestMaintainerDeletesWhatAConfigureAllows(t *testing.T) {
 		JOIN queen.queues AS q ON q.id = p.queue_id WHERE q.name = $1`, going), "offsets go on")
 }
 
+// TestMaintainerKeepsTheBooks looks at what the other jobs write.
+func TestMaintainerKeepsTheBooks(t *testing.T) {
+	t.Parallel()
+	b := harness.Start(t)
+	q := queueName(t)
+	b.PushEach(t, q, "p", 3)
+	m := harness.StartMaintainer(t, b.DB, "STATS_INTERVAL_MS=1000", "METRICS_FLUSH_MS=1000", "RETAINED_BYTES_INTERVAL_MS=1000")
+	harness.Eventually(t, maintenance, "the queue is in the statistics, with its bytes", func() bool {
+		return harness.Value[bool](t, b.DB, `SELECT EXISTS (SELECT 1 FROM queen.stats AS s JOIN queen.queues AS q ON q.id = s.queue_id
+			WHERE q.name = $1 AND s.stat_type = 'queue' AND s.pending_messages = 3 AND s.retained_bytes > 0)`, q)
+	})
+	harness.Eventually(t, maintenance, "the process has told of itself", func() bool {
+		return harness.Value[bool](t, b.DB, `SELECT EXISTS (SELECT 1 FROM queen.system_metrics WHERE service = 'maintainer' AND hostname = $1)`,
+			strings.TrimPrefix(m.URL, "http://"))
+	})
+	m.Terminate(t)
+	require.NotContains(t, m.Log(), "level=ERROR")
+}
+
 // TestMaintainerWaitsForTheSchema starts it on an empty database.
 func TestMaintainerWaitsForTheSchema(t *testing.T) {
 	t.Parallel()

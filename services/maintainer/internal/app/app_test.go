@@ -18,7 +18,9 @@ import (
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
+	"github.com/queenmq/queen/pkg/schema"
 	"github.com/queenmq/queen/services/maintainer/internal/config"
+	"github.com/queenmq/queen/services/maintainer/internal/retention"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -110,8 +112,41 @@ func TestMaintainerWorksAndStops(t *testing.T) {
 	for _, family := range []string{"queen_db_pool_size", "queen_uptime_seconds", "go_goroutines"} {
 		require.Contains(t, metrics, "\n"+family)
 	}
+	require.Eventually(t, func() bool {
+		_, metrics := b.get("/metrics")
+		return strings.Contains(metrics, "\nqueen_retention_leader 1\n")
+	}, patience, time.Millisecond, "the only maintainer leads")
 	require.NoError(t, b.stop())
 	require.ErrorIs(t, b.ready(t.Context()), errStopping)
+}
+
+func TestRunOnceMakesACycleAndCloses(t *testing.T) {
+	t.Parallel()
+	cfg := configFor(pgtest.NewConfig(t))
+	for _, dry := range []bool{false, true} {
+		a, err := New(t.Context(), cfg, logtest.New(t))
+		require.NoError(t, err)
+		r, err := a.RunOnce(t.Context(), dry)
+		require.NoError(t, err)
+		require.Equal(t, retention.PhaseRetention, r.Phases[0].Name)
+		require.False(t, r.Deleted())
+		require.ErrorIs(t, a.db.Ping(t.Context()), pgdb.ErrPool, "the pool is closed")
+	}
+}
+
+func TestRunOnceNeedsServerAndSchema(t *testing.T) {
+	t.Parallel()
+	for want, pg := range map[error]pgdb.Config{
+		schema.ErrNotReady: pgtest.Empty(t),
+		pgdb.ErrPool:       {Host: "127.0.0.1", Port: 1, User: "u", Database: "d", PoolSize: 2, StatementTimeout: 1000},
+	} {
+		cfg := configFor(pg)
+		cfg.Process.BootDBWait = time.Millisecond
+		a, err := New(t.Context(), cfg, logtest.New(t))
+		require.NoError(t, err)
+		_, err = a.RunOnce(t.Context(), false)
+		require.ErrorIs(t, err, want)
+	}
 }
 
 func TestMaintainerIsUnreadyUntilThereIsASchema(t *testing.T) {
