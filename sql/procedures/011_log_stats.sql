@@ -112,7 +112,11 @@ $$;
 -- NULL on the last one. A partition is in one page and never in two: ids do not
 -- change, whatever is pushed or deleted between the pages.
 --
--- What is oldest is looked up for every partition that has something pending.
+-- What is oldest. A partition of which nothing was consumed has been waiting since
+-- its watermark oldest_live_at, and no segment is read. Where a part was
+-- consumed the watermark is a lower bound only: the sixteen lowest ones of each
+-- queue are looked up, then those that are still below what was found. Without a
+-- watermark (a database that was just upgraded) the segment is looked up.
 --
 -- Cursors are read in the order of their key, together with the partitions: one
 -- descent per partition and group instead would take half as long again. A plan made
@@ -151,8 +155,9 @@ BEGIN
 
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
-        SELECT p.id, p.queue_id, c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total,
-               f.r_pending AS pending
+        SELECT p.id, p.queue_id, COALESCE(p.oldest_live_at, '-infinity') AS bound,
+               c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total, f.r_pending AS pending,
+               p.oldest_live_at IS NOT NULL AND f.r_wanted = p.log_start AS exact
         FROM queen.log_partitions AS p
         LEFT JOIN queen.log_cursor_figures_v1(p_first, v_last) AS c ON c.r_partition_id = p.id
         LEFT JOIN (
@@ -166,21 +171,37 @@ BEGIN
     ),
     sums AS MATERIALIZED (
         SELECT l.queue_id, count(*) AS partitions, sum(l.total) AS total, sum(l.pending) AS pending,
-               sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter
+               sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter,
+               min(l.bound) FILTER (WHERE l.pending > 0 AND l.exact) AS oldest
         FROM lanes AS l
         GROUP BY l.queue_id
     ),
-    oldest AS (
-        SELECT l.queue_id, min(o.r_at) AS at
+    bounds AS MATERIALIZED (
+        SELECT l.queue_id, l.id, l.wanted, l.bound, row_number() OVER (PARTITION BY l.queue_id ORDER BY l.bound) AS rank
         FROM lanes AS l
-        CROSS JOIN LATERAL queen.log_pending_since_v1(l.id, l.wanted) AS o
-        WHERE l.pending > 0
-        GROUP BY l.queue_id
+        JOIN sums AS s ON s.queue_id = l.queue_id
+        WHERE l.pending > 0 AND NOT l.exact AND l.bound < COALESCE(s.oldest, 'infinity')
+    ),
+    lowest AS MATERIALIZED (
+        SELECT b.queue_id, min(o.r_at) AS oldest
+        FROM bounds AS b
+        CROSS JOIN LATERAL queen.log_pending_since_v1(b.id, b.wanted) AS o
+        WHERE b.rank <= 16
+        GROUP BY b.queue_id
+    ),
+    others AS (
+        SELECT b.queue_id, min(o.r_at) AS oldest
+        FROM bounds AS b
+        JOIN lowest AS w ON w.queue_id = b.queue_id
+        CROSS JOIN LATERAL queen.log_pending_since_v1(b.id, b.wanted) AS o
+        WHERE b.rank > 16 AND b.bound < COALESCE(w.oldest, 'infinity')
+        GROUP BY b.queue_id
     )
     SELECT s.queue_id, s.partitions, s.total::BIGINT, s.pending::BIGINT, COALESCE(s.leased, 0)::BIGINT,
-           COALESCE(s.dead_letter, 0)::BIGINT, o.at, v_ends[2]
+           COALESCE(s.dead_letter, 0)::BIGINT, least(s.oldest, w.oldest, o.oldest), v_ends[2]
     FROM sums AS s
-    LEFT JOIN oldest AS o ON o.queue_id = s.queue_id;
+    LEFT JOIN lowest AS w ON w.queue_id = s.queue_id
+    LEFT JOIN others AS o ON o.queue_id = s.queue_id;
 END
 $$;
 

@@ -2,7 +2,19 @@
 --
 -- Locks: the rollup writes rows of queen.stats, after those of the queues, in
 -- the order of their primary key; the readers take none beyond those of a SELECT.
--- Re-applying is safe: CREATE OR REPLACE only.
+-- Re-applying is safe: CREATE OR REPLACE, and the setting of a table made before
+-- it had one, which takes SHARE UPDATE EXCLUSIVE and stops no reader or writer.
+
+DO $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_class AS c
+        WHERE c.oid = 'queen.stats'::regclass AND c.reloptions @> ARRAY['fillfactor=50']
+    ) THEN
+        ALTER TABLE queen.stats SET (fillfactor = 50);
+    END IF;
+END
+$$;
 
 -- Messages per second between two refreshes: 0 without an earlier one, within 3 s
 -- of it (too short to say anything), and when the figure shrank, as after a

@@ -1,0 +1,137 @@
+package store_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// layRandom makes partitions in random states over several queues: some consumed,
+// some in part, with holes at the head, with and without watermarks and groups.
+func (b *bench) layRandom(queues, lanes int) {
+	b.t.Helper()
+	for q := range queues {
+		queue := "q" + strconv.Itoa(q)
+		b.configure(queue, `{}`, false)
+		b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, log_start)
+			SELECT q.id, 'p' || n, 19, 2 * (random() * 5)::bigint FROM queen.queues AS q, generate_series(1, $2::int) AS n WHERE q.name = $1`,
+			queue, rand.IntN(lanes))
+	}
+	b.exec(`INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, blob)
+		SELECT p.id, 2 * n, 2 * n + 1, now() - p.age - (10 - n) * interval '1 minute', '1'
+		FROM (SELECT p.*, random() * interval '2 hours' AS age FROM queen.log_partitions AS p) AS p, generate_series(0, 9) AS n
+		WHERE 2 * n >= p.log_start AND random() < 0.9`)
+	b.exec(`UPDATE queen.log_partitions AS p SET
+			oldest_live_at = (SELECT s.created_at FROM queen.log_segments AS s WHERE s.partition_id = p.id ORDER BY s.base_offset LIMIT 1)
+		WHERE random() < 0.95`)
+	b.exec(`INSERT INTO queen.log_consumers (partition_id, consumer_group, committed, batch_end, lease_expires_at)
+		SELECT p.id, g, (random() * 20 - 1)::bigint, 19, now() + (random() - 0.5) * interval '1 hour'
+		FROM queen.log_partitions AS p, unnest(ARRAY['a', 'b', '__QUEUE_MODE__']) AS g WHERE random() < 0.5`)
+	b.exec(`INSERT INTO queen.log_dlq (partition_id, consumer_group, "offset")
+		SELECT p.id, 'a', 0 FROM queen.log_partitions AS p, generate_series(1, 3) WHERE random() < 0.1`)
+}
+
+// requireStatsAreExact compares every row of a queue with the live figures of its
+// partitions, one by one, and with a look at every segment.
+func (b *bench) requireStatsAreExact() {
+	b.t.Helper()
+	var wrong, queues int64
+	b.one([]any{&queues, &wrong}, `
+		SELECT count(*), count(*) FILTER (WHERE (s.child_count, s.total_messages, s.pending_messages, s.dead_letter_messages,
+				s.processing_messages, s.completed_messages, s.oldest_pending_at) IS DISTINCT FROM
+			(l.lanes, l.total, l.pending, l.dead, least(l.leased, l.pending), greatest(l.total - l.pending - l.dead, 0), l.oldest))
+		FROM queen.queues AS q
+		LEFT JOIN queen.stats AS s ON s.queue_id = q.id AND s.stat_type = 'queue'
+		CROSS JOIN LATERAL (
+			SELECT count(*) AS lanes, coalesce(sum(f.r_total), 0)::bigint AS total, coalesce(sum(f.r_pending), 0)::bigint AS pending,
+				coalesce(sum(f.r_dead_letter), 0)::bigint AS dead,
+				min(queen.log_oldest_pending_at_v1(f.r_id, f.r_wanted)) FILTER (WHERE f.r_pending > 0) AS oldest,
+				coalesce(sum((SELECT sum(k.batch_end - k.committed) FROM queen.log_consumers AS k
+					WHERE k.partition_id = f.r_id AND k.lease_expires_at > now())), 0)::bigint AS leased
+			FROM queen.log_partition_stats_v1(q.id) AS f
+		) AS l`)
+	require.Positive(b.t, queues)
+	require.Zero(b.t, wrong, "of %d queues", queues)
+}
+
+func TestPagesAddUpExactly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.layRandom(12, 120)
+	for _, page := range []int{1, 7, 100, 100_000} {
+		b.exec(`DELETE FROM queen.stats`)
+		_, _, err := b.store.RefreshStatsPaged(t.Context(), 0, page, max(page/10, 1))
+		require.NoError(t, err)
+		b.requireStatsAreExact()
+	}
+	b.exec(`DELETE FROM queen.stats`)
+	_, err := b.store.RefreshStatsNow(t.Context())
+	require.NoError(t, err)
+	b.requireStatsAreExact()
+}
+
+// TestAPageReadsFewSegments counts what a page reads of the segments, on a session
+// that made its plans while the tables were empty.
+func TestAPageReadsFewSegments(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	session, err := b.db.Session(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = session.Close(context.WithoutCancel(t.Context())) }()
+	const call = `SELECT r_oldest FROM queen.log_stats_page_v1('00000000-0000-0000-0000-000000000000', 10000)`
+	page := func() (segments reads, oldest *time.Time) {
+		require.NoError(t, pgx.BeginFunc(t.Context(), session, func(tx pgx.Tx) error {
+			before, err := readsOf(t.Context(), tx, "log_segments")
+			require.NoError(t, err)
+			if err := tx.QueryRow(t.Context(), call).Scan(&oldest); err != nil {
+				return err
+			}
+			after, err := readsOf(t.Context(), tx, "log_segments")
+			require.NoError(t, err)
+			for _, table := range []string{"log_partitions", "log_consumers", "log_dlq"} {
+				r, err := readsOf(t.Context(), tx, table)
+				require.NoError(t, err)
+				require.Zero(t, r.scans, "%s is read by its keys", table)
+			}
+			segments = reads{scans: after.scans - before.scans, rows: after.rows - before.rows}
+			return nil
+		}))
+		return segments, oldest
+	}
+	b.exec(`ANALYZE queen.log_segments, queen.log_consumers, queen.log_partitions, queen.log_dlq`)
+	for range 3 {
+		_, err := session.Exec(t.Context(), call)
+		require.NoError(t, err)
+	}
+
+	// A thousand partitions of ten segments, each an hour apart from the next.
+	b.configure("q", `{}`, false)
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, oldest_live_at)
+		SELECT q.id, 'p' || n, 9, now() - n * interval '1 hour' FROM queen.queues AS q, generate_series(1, 1000) AS n`)
+	b.exec(`INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, blob)
+		SELECT p.id, n, n, p.oldest_live_at + n * interval '1 minute', '1' FROM queen.log_partitions AS p, generate_series(0, 9) AS n`)
+	oldestOf := func(base int) (at *time.Time) {
+		b.one([]any{&at}, `SELECT min(created_at) FROM queen.log_segments WHERE base_offset = $1`, base)
+		return at
+	}
+	for _, c := range []struct {
+		name, cursors string
+		oldest        *time.Time
+		rows          int64
+	}{
+		{"no cursor", `DELETE FROM queen.log_consumers`, oldestOf(0), 0},
+		{"all consumed", `INSERT INTO queen.log_consumers (partition_id, committed) SELECT id, 9 FROM queen.log_partitions`, nil, 0},
+		{"half consumed", `UPDATE queen.log_consumers SET committed = 4`, oldestOf(5), 16},
+		{"nothing consumed", `UPDATE queen.log_consumers SET committed = -1`, oldestOf(0), 0},
+	} {
+		b.exec(c.cursors)
+		segments, oldest := page()
+		require.Equal(t, c.oldest, oldest, c.name)
+		require.Equal(t, reads{rows: c.rows}, segments, c.name)
+	}
+}
