@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -39,7 +40,8 @@ const (
 // StatsTurn is the outcome of a turn of the stats reconciler.
 type StatsTurn struct {
 	State StatsState
-	Wait  time.Duration // StatsEarly: until it is due
+	// StatsEarly: since the last turn of any replica began, and until it is due.
+	Since, Wait time.Duration
 }
 
 // StatsSummary is what a refresh of queen.stats did.
@@ -98,17 +100,18 @@ func (s *Store) statsTx(ctx context.Context, name string, fn func(pgx.Tx) error,
 // statsDue asks the clock of a lane, in a statement of its own: the snapshot must
 // be younger than the lock.
 func statsDue(ctx context.Context, tx pgx.Tx, lane string, every time.Duration) (StatsTurn, error) {
-	var millis int64
-	if every > 0 {
-		err := tx.QueryRow(ctx, `SELECT queen.log_stats_due_v1($1, $2)`, lane, every.Milliseconds()).Scan(&millis)
-		if err != nil {
-			return StatsTurn{}, err
-		}
+	if every <= 0 {
+		return StatsTurn{State: StatsDone}, nil
 	}
-	if millis > 0 {
-		return StatsTurn{State: StatsEarly, Wait: time.Duration(millis) * time.Millisecond}, nil
+	var since, wait int64 // milliseconds
+	err := tx.QueryRow(ctx, `SELECT r_since, r_wait FROM queen.log_stats_clock_v1($1, $2)`, lane, every.Milliseconds()).Scan(&since, &wait)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return StatsTurn{}, err
 	}
-	return StatsTurn{State: StatsDone}, nil
+	if wait <= 0 {
+		return StatsTurn{State: StatsDone}, nil
+	}
+	return StatsTurn{State: StatsEarly, Since: time.Duration(since) * time.Millisecond, Wait: time.Duration(wait) * time.Millisecond}, nil
 }
 
 // statsBegan sets the clock of a lane to the start of this transaction.

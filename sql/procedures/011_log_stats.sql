@@ -312,20 +312,21 @@ BEGIN
 END
 $$;
 
--- The clock of one lane of the reconciler, in system_state: how many milliseconds
--- until its next turn is due, 0 or less when it is. A turn is due p_every after
--- the start of the last one, and not before twenty times its duration after its
--- end, so that the work never takes more than a twentieth of the time.
-CREATE OR REPLACE FUNCTION queen.log_stats_due_v1(p_lane TEXT, p_every BIGINT)
-RETURNS BIGINT
+-- The clock of one lane of the reconciler, in system_state: the milliseconds since its
+-- last turn began, and until the next one is due, 0 or less when it is; no row before
+-- the first, and none when the clock was set back behind it. A turn is due p_every after the start of the last one, and not before
+-- twenty times its duration after its end, so that the work never takes more than a
+-- twentieth of the time.
+CREATE OR REPLACE FUNCTION queen.log_stats_clock_v1(p_lane TEXT, p_every BIGINT)
+RETURNS TABLE (r_since BIGINT, r_wait BIGINT)
 LANGUAGE sql STABLE
 AS $$
-    SELECT COALESCE((
-        SELECT ceil(1000 * EXTRACT(EPOCH FROM c.updated_at - clock_timestamp()))::BIGINT
-            + greatest(p_every, 21 * (c.value ->> 'elapsedMs')::BIGINT)
-        FROM queen.system_state AS c
-        WHERE c.key = p_lane
-    ), 0)
+    SELECT a.since, greatest(p_every, 21 * (c.value ->> 'elapsedMs')::BIGINT) - a.since
+    FROM queen.system_state AS c
+    CROSS JOIN LATERAL (
+        SELECT floor(1000 * EXTRACT(EPOCH FROM clock_timestamp() - c.updated_at))::BIGINT AS since
+    ) AS a
+    WHERE c.key = p_lane AND a.since >= 0
 $$;
 
 -- Notes that a turn of the lane began with this transaction.

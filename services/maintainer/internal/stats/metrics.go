@@ -56,7 +56,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 func age(done *atomic.Int64) float64 { return time.Since(time.Unix(0, done.Load())).Seconds() }
 
 // took notes a turn of a lane.
-func (m *metrics) took(ctx context.Context, lane string, turn store.StatsTurn, every, elapsed time.Duration, err error) {
+func (m *metrics) took(ctx context.Context, lane string, turn store.StatsTurn, elapsed time.Duration, err error) {
 	outcome := string(turn.State)
 	if err != nil {
 		outcome = outcomeFailed
@@ -67,7 +67,7 @@ func (m *metrics) took(ctx context.Context, lane string, turn store.StatsTurn, e
 		m.duration.Record(ctx, elapsed.Seconds(), metric.WithAttributes(laneKey.String(lane)))
 		m.done(lane, time.Now())
 	case string(store.StatsEarly):
-		m.done(lane, time.Now().Add(min(turn.Wait-every, 0)))
+		m.done(lane, time.Now().Add(-turn.Since))
 	}
 }
 

@@ -106,7 +106,7 @@ func New(cfg Config, deps Deps) (*Reconciler, error) {
 func (r *Reconciler) Once(ctx context.Context) (Summary, bool, error) {
 	began := time.Now()
 	turn, sum, err := r.refresh(ctx, 0)
-	r.metrics.took(ctx, refreshLane, turn, r.cfg.Interval, time.Since(began), err)
+	r.metrics.took(ctx, refreshLane, turn, time.Since(began), err)
 	return sum, err == nil && turn.State == store.StatsDone, err
 }
 
@@ -137,7 +137,7 @@ func (r *Reconciler) refreshTurn(ctx context.Context) time.Duration {
 	began := time.Now()
 	turn, sum, err := r.refresh(ctx, r.cfg.Interval)
 	elapsed := time.Since(began)
-	r.metrics.took(ctx, refreshLane, turn, r.cfg.Interval, elapsed, err)
+	r.metrics.took(ctx, refreshLane, turn, elapsed, err)
 	if err != nil {
 		return r.failed(ctx, &r.refreshing, elapsed, err)
 	}
@@ -157,7 +157,7 @@ func (r *Reconciler) measureTurn(ctx context.Context) time.Duration {
 	if r.walk == nil {
 		w, turn, err := r.begin(ctx, r.cfg.RetainedBytesInterval)
 		if err != nil || turn.State != store.StatsDone {
-			r.metrics.took(ctx, retainedLane, turn, r.cfg.RetainedBytesInterval, time.Since(began), err)
+			r.metrics.took(ctx, retainedLane, turn, time.Since(began), err)
 			if err != nil {
 				return r.failed(ctx, &r.measuring, time.Since(began), err)
 			}
@@ -168,7 +168,7 @@ func (r *Reconciler) measureTurn(ctx context.Context) time.Duration {
 	turn, err := r.walk.Step(ctx)
 	elapsed := time.Since(began)
 	if err != nil {
-		r.metrics.took(ctx, retainedLane, turn, r.cfg.RetainedBytesInterval, elapsed, err)
+		r.metrics.took(ctx, retainedLane, turn, elapsed, err)
 		return r.failed(ctx, &r.measuring, elapsed, err)
 	}
 	r.measuring.failures = 0
@@ -185,7 +185,7 @@ func (r *Reconciler) measureTurn(ctx context.Context) time.Duration {
 func (r *Reconciler) measured(ctx context.Context, turn store.StatsTurn) time.Duration {
 	elapsed := time.Since(r.walkBegan)
 	r.walk = nil
-	r.metrics.took(ctx, retainedLane, turn, r.cfg.RetainedBytesInterval, elapsed, nil)
+	r.metrics.took(ctx, retainedLane, turn, elapsed, nil)
 	r.log.DebugContext(ctx, "retained bytes measured", slog.Duration(logging.KeyElapsed, elapsed))
 	return max(r.cfg.RetainedBytesInterval-elapsed, 0)
 }
