@@ -10,8 +10,8 @@
 -- and no error. A deletion waits for the rest of the refresh at most.
 --
 -- Transaction lock 737002 makes the reconciler one among all replicas. The request
--- of an operator, log_refresh_all_stats_v1, does not ask for it: two refreshes
--- at once write the same figures in the same order.
+-- of an operator, log_refresh_all_stats_v1, does not ask for it: beside a refresh
+-- that is writing it leaves out the rows which that one writes.
 --
 -- Re-applying is safe: CREATE OR REPLACE only.
 
@@ -48,10 +48,12 @@ AS $$
     SELECT o.r_at FROM queen.log_pending_since_v1(p_pid, p_wanted) AS o
 $$;
 
--- The cursors of the partitions in a range of ids, one row for each that has any:
--- the slowest one, and what live leases hold. Named groups come first: a forgotten
--- pop without a group must not pin what is pending. Inlined, as above.
-CREATE OR REPLACE FUNCTION queen.log_cursor_figures_v1(p_first UUID, p_last UUID)
+-- The cursors of every partition that has any: the slowest one, and what live leases
+-- hold. Named groups come first: a forgotten pop without a group must not pin what is
+-- pending. Inlined like a view, so that the caller's condition on the partition
+-- chooses what is read. For one partition it has to stand in a subquery with
+-- OFFSET 0: otherwise it becomes a join with the figures of all.
+CREATE OR REPLACE FUNCTION queen.log_cursor_figures_v1()
 RETURNS TABLE (r_partition_id UUID, r_slowest BIGINT, r_leased NUMERIC)
 LANGUAGE sql STABLE
 AS $$
@@ -59,7 +61,6 @@ AS $$
            COALESCE(min(k.committed) FILTER (WHERE k.consumer_group <> '__QUEUE_MODE__'), min(k.committed)),
            sum(greatest(k.batch_end - k.committed, 0)) FILTER (WHERE k.lease_expires_at > now())
     FROM queen.log_consumers AS k
-    WHERE k.partition_id >= p_first AND k.partition_id <= p_last
     GROUP BY k.partition_id
 $$;
 
@@ -101,7 +102,9 @@ AS $$
            least(COALESCE(c.r_leased, 0), w.r_pending)::BIGINT,
            queen.log_completed_v1(w.r_total, w.r_pending, d.n), d.n
     FROM queen.log_partitions AS p
-    LEFT JOIN LATERAL queen.log_cursor_figures_v1(p.id, p.id) AS c ON TRUE
+    LEFT JOIN LATERAL (
+        SELECT k.r_slowest, k.r_leased FROM queen.log_cursor_figures_v1() AS k WHERE k.r_partition_id = p.id OFFSET 0
+    ) AS c ON TRUE
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM queen.log_dlq AS x WHERE x.partition_id = p.id) AS d
     CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.r_slowest) AS w
     WHERE p.queue_id = p_queue_id
@@ -159,7 +162,10 @@ BEGIN
                c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total, f.r_pending AS pending,
                p.oldest_live_at IS NOT NULL AND f.r_wanted = p.log_start AS exact
         FROM queen.log_partitions AS p
-        LEFT JOIN queen.log_cursor_figures_v1(p_first, v_last) AS c ON c.r_partition_id = p.id
+        LEFT JOIN (
+            SELECT k.* FROM queen.log_cursor_figures_v1() AS k
+            WHERE k.r_partition_id >= p_first AND k.r_partition_id <= v_last
+        ) AS c ON c.r_partition_id = p.id
         LEFT JOIN (
             SELECT x.partition_id, count(*) AS n
             FROM queen.log_dlq AS x
