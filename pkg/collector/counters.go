@@ -28,8 +28,13 @@ type Key struct {
 	queue string
 }
 
-// Queue names a queue.
-func Queue(tenant uuid.UUID, name string) Key { return Key{tenant, name} }
+// Queue names a queue; none if the name is empty.
+func Queue(tenant uuid.UUID, name string) Key {
+	if name == "" {
+		return Key{}
+	}
+	return Key{tenant, name}
+}
 
 // Lane names the queue of a lane of which only the id is known. The database finds
 // out.
@@ -87,7 +92,8 @@ func (c *Counters) Add(k Key, n *Counts) {
 }
 
 // AddTally counts one request for all the queues that it concerned. The figures of
-// the request itself count for each of them, and once for the process.
+// the request itself count for each of them, and once for the process. Lanes without
+// a name are mostly of one queue: only the first of them counts the request.
 func (c *Counters) AddTally(t *Tally, request *Counts) {
 	if c == nil {
 		return
@@ -96,8 +102,11 @@ func (c *Counters) AddTally(t *Tally, request *Counts) {
 		c.Add(Key{}, request)
 		return
 	}
+	nameless := false
 	for i := range t.count {
 		p := t.at(i)
+		counts := p.key.queue != "" || !nameless
+		nameless = nameless || p.key.queue == ""
 		s := c.shardOf(&p.key)
 		s.mu.Lock()
 		s.total.Add(&p.counts)
@@ -106,7 +115,9 @@ func (c *Counters) AddTally(t *Tally, request *Counts) {
 		}
 		if e := c.entry(s, &p.key); e != nil {
 			e.counts.Add(&p.counts)
-			e.counts.Add(request)
+			if counts {
+				e.counts.Add(request)
+			}
 		}
 		s.mu.Unlock()
 	}

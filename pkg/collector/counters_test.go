@@ -162,6 +162,24 @@ func TestOneRequestCountsOnceForTheProcess(t *testing.T) {
 	require.Empty(t, rows)
 }
 
+func TestTheLanesOfARequestAreTakenForThoseOfOneQueue(t *testing.T) {
+	t.Parallel()
+	c := NewCounters(QueuesDefault)
+	var tally Tally
+	tally.Add(Lane(uuid.UUID{1}), &Counts{AckSuccess: 1})
+	tally.Add(Queue(tenant, "a"), &Counts{AckSuccess: 2})
+	tally.Add(Lane(uuid.UUID{2}), &Counts{AckSuccess: 4})
+	c.AddTally(&tally, &Counts{AckRequests: 1})
+	var f store.MetricsFlush
+	c.take(&f)
+	require.Equal(t, Counts{AckRequests: 1, AckSuccess: 7}, f.Worker.Counted)
+	got := map[int64]int64{}
+	for _, q := range f.Queues {
+		got[q.AckSuccess] = q.AckRequests
+	}
+	require.Equal(t, map[int64]int64{1: 1, 2: 1, 4: 0}, got)
+}
+
 func TestWithoutCountersNothingIsCounted(t *testing.T) {
 	t.Parallel()
 	var c *Counters

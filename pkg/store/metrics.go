@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Replica names one process of an installation.
@@ -124,14 +123,12 @@ func (s *Store) FoldPartitionEvents(ctx context.Context, rows int) (taken int, e
 	return taken, err
 }
 
-// PurgeMetrics deletes what was recorded before cutoff, at most rows of each table
-// (metrics_purge_v1, system_metrics_purge_v1).
-func PurgeMetrics(ctx context.Context, conn *pgx.Conn, cutoff time.Time, rows int) (deleted int64, err error) {
-	err = conn.QueryRow(ctx, `SELECT queen.metrics_purge_v1($1, $2) + queen.system_metrics_purge_v1($1, $2)`, cutoff, rows).Scan(&deleted)
-	if err != nil {
-		return 0, fmt.Errorf("purge metrics: %w", err)
-	}
-	return deleted, nil
+// PurgeMetrics deletes what was recorded before cutoff, at most rows of each table,
+// and returns how many went (metrics_purge_v1, system_metrics_purge_v1).
+func (m *MaintenanceSession) PurgeMetrics(ctx context.Context, cutoff time.Time, rows int) (deleted int64, err error) {
+	err = m.row(ctx, "purge metrics", `SELECT queen.metrics_purge_v1($1, $2) + queen.system_metrics_purge_v1($1, $2)`,
+		[]any{cutoff, rows}, &deleted)
+	return deleted, err
 }
 
 // TimeseriesFilter selects the points of a series. Zero values do not filter, and

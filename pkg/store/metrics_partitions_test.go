@@ -60,6 +60,20 @@ func TestDeletedLanesAreCounted(t *testing.T) {
 	require.Equal(t, minute{Created: 2, Gone: 2, AvgLag: -1, MaxLag: -1, Partitions: -1}, b.minute("a"))
 }
 
+func TestLanesThatTheCleanupTakesAreCounted(t *testing.T) {
+	t.Parallel()
+	k := setupKeep(t)
+	b := &metricsBench{bench: k.bench}
+	b.queued(fresh("a", "busy", 1))
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, created_at, last_write_at)
+		SELECT q.id, n, now() - interval '9 days', now() - interval '9 days' FROM queen.queues AS q, unnest(ARRAY['x', 'y', 'z']) AS n`)
+	got, err := k.m.CleanupStep(t.Context(), time.Now().Add(-8*24*time.Hour), store.LaneKey{}, 10)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), got.Deleted)
+	b.fold()
+	require.Equal(t, minute{Created: 4, Gone: 3, AvgLag: -1, MaxLag: -1, Partitions: -1}, b.minute("a"))
+}
+
 func TestTheLanesOfADeletedQueueAreCountedAndForgotten(t *testing.T) {
 	t.Parallel()
 	b := setupMetrics(t)

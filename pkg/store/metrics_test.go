@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -254,7 +253,7 @@ func TestTheTotalsOutliveTheRowsOfTheReplicas(t *testing.T) {
 // Two replicas name the same queues in opposite order, while others go.
 func TestFlushesAndDeletionsDoNotLockEachOtherOut(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeep(t)
 	const queues, rounds = 12, 15
 	var rows []store.QueueMetrics
 	for i := range queues {
@@ -296,7 +295,7 @@ func TestFlushesAndDeletionsDoNotLockEachOtherOut(t *testing.T) {
 	})
 	g.Go(func() error {
 		for range rounds {
-			if _, err := b.purge(time.Now().Add(time.Hour), 5); err != nil {
+			if _, err := b.m.PurgeMetrics(t.Context(), time.Now().Add(time.Hour), 5); err != nil {
 				return err
 			}
 		}
@@ -304,14 +303,6 @@ func TestFlushesAndDeletionsDoNotLockEachOtherOut(t *testing.T) {
 	})
 	require.NoError(t, g.Wait())
 	require.Equal(t, int64(3*rounds), b.count(`SELECT push_requests FROM queen.worker_metrics_summary`))
-}
-
-func (b *bench) purge(cutoff time.Time, rows int) (deleted int64, err error) {
-	err = b.db.Do(b.t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) (err error) {
-		deleted, err = store.PurgeMetrics(ctx, conn, cutoff, rows)
-		return err
-	})
-	return deleted, err
 }
 
 // measured are the tables of the purge and the columns of their times.
@@ -322,7 +313,7 @@ var measured = map[string]string{
 
 func TestThePurgeTakesWhatIsOlderInBoundedSteps(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeep(t)
 	b.exec(`INSERT INTO queen.queues (name) VALUES ('q')`)
 	cutoff := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	const old = 5
@@ -338,7 +329,7 @@ func TestThePurgeTakesWhatIsOlderInBoundedSteps(t *testing.T) {
 		b.exec(`INSERT INTO queen.retention_history (retention_type, executed_at) VALUES ('retention', $1)`, at)
 	}
 	for _, step := range []struct{ deleted, left int64 }{{2, 4}, {2, 2}, {1, 1}, {0, 1}} {
-		n, err := b.purge(cutoff, 2)
+		n, err := b.m.PurgeMetrics(t.Context(), cutoff, 2)
 		require.NoError(t, err)
 		require.Equal(t, step.deleted*int64(len(measured)), n)
 		for table, column := range measured {

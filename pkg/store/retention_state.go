@@ -59,13 +59,3 @@ func (m *MaintenanceSession) SetPosition(ctx context.Context, name string, id uu
 		return err
 	})
 }
-
-// PurgeMetrics deletes what the metrics tables and the retention history recorded
-// before a cutoff, rows of each at most.
-func (m *MaintenanceSession) PurgeMetrics(ctx context.Context, cutoff time.Time, rows int) (deleted int64, err error) {
-	err = m.do(ctx, "purge metrics", func(ctx context.Context) error {
-		deleted, err = PurgeMetrics(ctx, m.conn, cutoff, rows)
-		return err
-	})
-	return deleted, err
-}

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -190,7 +191,8 @@ func build(t testing.TB) *bundle {
 	logger := slog.New(slog.DiscardHandler)
 	b.svc, err = ack.New(ack.Config{}, ack.Deps{
 		Store: b.store, Batches: &ackfusion.Direct{Store: b.store, Admission: b.gate}, Registry: b.registry,
-		Letters: deadletter.NewFiler(b.store, reader, logger), Admission: b.gate, Announcer: b, Meter: noop.Meter{}, Logger: logger,
+		Letters: deadletter.NewFiler(b.store, reader, logger), Admission: b.gate, Announcer: b,
+		Counters: collector.NewCounters(64), Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	return b

@@ -158,6 +158,9 @@ func (s *Service) handOff(ctx context.Context, deadline time.Time, items []wire.
 		refusal = errtext.Of(err)
 	}
 	out.Released = refusal == ""
+	if out.Released {
+		s.Counters.DeadLettered()
+	}
 	for n, i := range g.items {
 		r := &results[i]
 		r.LeaseReleased, r.DLQ = out.Released, out.Released
@@ -225,6 +228,7 @@ func (s *Service) released(tenant uuid.UUID, g *group, full bool) {
 }
 
 func (s *Service) logFailure(ctx context.Context, step string, g *group, err error) {
+	s.Counters.DatabaseFailed()
 	s.failures.Do(func() {
 		s.Logger.ErrorContext(ctx, "ack failed", slog.String("step", step), slog.String(logging.KeyPartitionID, g.partition.String()),
 			slog.String(logging.KeyGroup, g.group), logging.Err(err))

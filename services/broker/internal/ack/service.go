@@ -12,12 +12,14 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/time/rate"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 )
 
@@ -59,6 +61,8 @@ type Deps struct {
 	Letters   *deadletter.Filer
 	Admission *admission.Gate
 	Announcer Announcer
+	Counters  *collector.Counters // nil counts nothing
+	Lanes     *lanes.Memo         // names the queues for them
 	Meter     metric.Meter
 	Logger    *slog.Logger
 }
@@ -103,6 +107,7 @@ func (s *Service) Ack(ctx context.Context, tenant uuid.UUID, req wire.AckRequest
 		}
 	}
 	s.metrics.acknowledged(ctx, req.Items, results)
+	s.count(results, groups)
 	return results, nil
 }
 

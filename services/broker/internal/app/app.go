@@ -148,6 +148,8 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.db.Disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	// It stops after all that counts.
+	g.Add(lifecycle.Component{Name: "metrics", Run: a.engine.collector.Run})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
 	g.Add(a.engine.mesh.Component())
 	if a.engine.hot != nil {

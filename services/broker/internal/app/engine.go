@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/pkg/boot"
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -48,6 +50,7 @@ type engine struct {
 	pops         *pop.Service
 	acks         *ack.Service
 	transactions *transact.Service
+	collector    *collector.Collector
 }
 
 // shared are the parts that several services of the engine use.
@@ -64,10 +67,11 @@ type shared struct {
 	letters   *deadletter.Filer
 	marks     *dedup.Cache       // nil when switched off
 	registry  *registry.Registry // of the batches that pops have delivered under leases
+	counters  *collector.Counters
 }
 
 func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
-	s := &shared{store: store.New(db), hub: wake.NewHub(), ids: mint.NewSource()}
+	s := &shared{store: store.New(db), hub: wake.NewHub(), ids: mint.NewSource(), counters: collector.NewCounters(collector.QueuesDefault)}
 	var err error
 	if s.packer, err = segment.NewPacker(cfg.Engine.ZstdLevel); err != nil {
 		return nil, err
@@ -137,7 +141,14 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
 		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, Marks: s.marks, IDs: s.ids,
-		Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
+		Counters: s.counters, Lanes: s.lanes, Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.collector, err = collector.New(cfg.Metrics, collector.Deps{
+		Store: s.store, Pool: db.Stat, Counters: s.counters, Meter: tel.Meters.Meter(serviceName + "/collector"), Log: log,
+		Replica: store.Replica{Service: "broker", Host: cfg.Server.ServerID, Port: cfg.Server.Port, PID: os.Getpid()},
 	})
 	if err != nil {
 		return nil, err
@@ -186,7 +197,7 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 		return nil, err
 	}
 	return push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
-		Fuser: fuser, Admission: s.gate, IDs: s.ids, Meter: tel.Meters.Meter(serviceName + "/push"),
+		Fuser: fuser, Admission: s.gate, IDs: s.ids, Counters: s.counters, Meter: tel.Meters.Meter(serviceName + "/push"),
 	})
 }
 
@@ -204,7 +215,7 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
 		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry,
-		Replies: new(replies.Pool), IDs: s.ids,
+		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 }
@@ -223,7 +234,7 @@ func newAck(cfg *config.Config, s *shared, pops *pop.Service, tel *telemetry.Tel
 	}
 	return ack.New(ack.Config{}, ack.Deps{
 		Store: s.store, Batches: batches, Registry: s.registry, Letters: s.letters, Admission: s.gate, Announcer: s.announcer,
-		Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
+		Counters: s.counters, Lanes: s.lanes, Meter: tel.Meters.Meter(serviceName + "/ack"), Logger: log,
 	})
 }
 

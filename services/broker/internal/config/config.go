@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queenmq/queen/pkg/collector"
 	env "github.com/queenmq/queen/pkg/config"
 	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
@@ -35,6 +36,7 @@ type Config struct {
 	Acks      Acks
 	Budget    Budget
 	Flow      Flow
+	Metrics   collector.Config
 	Mesh      hints.Config
 	Security  Security
 	Logging   logging.Config
@@ -142,6 +144,7 @@ func Load() (*Config, error) {
 		c.Server.ServerID = "queen-" + uuid.NewString()[:8]
 	}
 	c.Postgres.ApplicationName = "queen-broker"
+	c.Metrics.Flush = max(c.Metrics.Flush, collector.FlushFloor)
 	return c, nil
 }
 
@@ -226,6 +229,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "acks", &c.Acks)
 	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)
+	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)
 	env.Show(ctx, log, "logging", &c.Logging)

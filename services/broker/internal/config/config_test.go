@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/logtest"
@@ -66,6 +67,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
 			MaxParked: 20000, SegmentCacheMB: 32,
 		},
+		Metrics: collector.Config{Flush: time.Minute},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},
@@ -74,6 +76,20 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
 	require.Equal(t, 8, got.HotlistShards())
+}
+
+func TestMetricsAreWrittenOnceASecondAtMost(t *testing.T) {
+	for set, want := range map[string]time.Duration{
+		"0": time.Second, "999": time.Second, "1000": time.Second, "1001": 1001 * time.Millisecond, "86400000": 24 * time.Hour,
+	} {
+		cleanEnv(t, "METRICS_FLUSH_MS", set)
+		got, err := config.Load()
+		require.NoError(t, err)
+		require.Equal(t, want, got.Metrics.Flush, set)
+	}
+	cleanEnv(t, "METRICS_FLUSH_MS", "86400001")
+	_, err := config.Load()
+	require.ErrorContains(t, err, `METRICS_FLUSH_MS="86400001"`)
 }
 
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/segment"
@@ -57,6 +58,8 @@ type engine struct {
 	pop   *pop.Service
 	ack   *ack.Service
 	tx    *transact.Service
+	// collector writes what the engine has counted, when it is told to.
+	collector *collector.Collector
 
 	registry *registry.Registry
 	whole    atomic.Int64 // acks that took the fast path
@@ -98,6 +101,11 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
 	e.hot, err = hotlist.New(hotlist.Config{}, hotlist.Deps{Store: e.store, Waker: hub, Meter: noop.Meter{}, Logger: logger})
 	require.NoError(t, err)
+	counters := collector.NewCounters(collector.QueuesDefault)
+	e.collector, err = collector.New(collector.Config{}, collector.Deps{
+		Store: e.store, Pool: db.Stat, Counters: counters, Meter: noop.Meter{}, Log: logger,
+	})
+	require.NoError(t, err)
 	announcer := &announce.Announcer{Local: announce.Local{HotList: e.hot, Waker: hub, Lanes: memo}}
 	var pushStore fusion.Store = e.store
 	for _, wrap := range wraps {
@@ -108,21 +116,21 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
-	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Meter: noop.Meter{}})
+	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Counters: counters, Meter: noop.Meter{}})
 	require.NoError(t, err)
 	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
 		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, Registry: e.registry, IDs: ids,
-		Meter: noop.Meter{}, Logger: logger,
+		Counters: counters, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.ack, err = ack.New(ack.Config{}, ack.Deps{
 		Store: e.store, Batches: counting{e.batches(gate, plain), &e.whole}, Registry: e.registry, Letters: letters, Admission: gate, Announcer: announcer,
-		Meter: noop.Meter{}, Logger: logger,
+		Counters: counters, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.tx, err = transact.New(transact.Config{}, transact.Deps{
 		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Announcer: announcer, Registry: e.registry, IDs: ids,
-		Meter: noop.Meter{}, Logger: logger,
+		Counters: counters, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	t.Cleanup(e.pop.Close)

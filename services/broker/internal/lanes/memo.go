@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/queenmq/queen/pkg/collector"
 )
 
 // SizeDefault is the number of lanes a Memo keeps: about 20 MB of names.
@@ -44,3 +46,14 @@ func (m *Memo) Put(id uuid.UUID, lane Lane) {
 
 // Get returns the lane of a partition id, if it is remembered.
 func (m *Memo) Get(id uuid.UUID) (Lane, bool) { return m.cache.Get(id) }
+
+// Queue is what the queue of a partition is counted under: its name where that is
+// remembered, else the partition. A nil memo remembers nothing.
+func (m *Memo) Queue(id uuid.UUID) collector.Key {
+	if m != nil {
+		if lane, ok := m.cache.Get(id); ok && lane.Queue != "" {
+			return collector.Queue(lane.Tenant, lane.Queue)
+		}
+	}
+	return collector.Lane(id)
+}

@@ -63,7 +63,7 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 	return m, errors.Join(errs[:]...)
 }
 
-func (m *metrics) answered(ctx context.Context, r Route, messages int, err error) {
+func (m *metrics) answered(ctx context.Context, r Route, messages int, err error) outcome {
 	o := empty
 	switch {
 	case err == nil && messages > 0:
@@ -77,6 +77,7 @@ func (m *metrics) answered(ctx context.Context, r Route, messages int, err error
 		o = failed
 	}
 	m.requests.Add(ctx, 1, m.labels[r][o]...)
+	return o
 }
 
 func (m *metrics) claimed(ctx context.Context, r Route, partitions int, err error) {

@@ -20,6 +20,7 @@ type Parked struct {
 	watch  *watch
 	timer  *time.Timer // of the deadline
 	span   trace.SpanContext
+	noted  bool // the counters of the queue know that it is parked
 
 	mu      sync.Mutex
 	state   state
@@ -53,11 +54,11 @@ func (s *Service) Begin(ctx context.Context, req Request) ([]byte, *Parked, erro
 		if err = p.look(ctx, first); err != nil {
 			err = p.explain(ctx, err)
 		}
-		s.metrics.answered(ctx, req.Route, p.count, err)
+		p.answered(ctx, err)
 		return p.body, nil, err
 	}
 	if err := p.park(ctx); err != nil {
-		s.metrics.answered(ctx, req.Route, 0, err)
+		p.answered(ctx, err)
 		return nil, nil, err
 	}
 	if p.run(ctx, first) {
@@ -72,6 +73,7 @@ func (p *Parked) park(ctx context.Context) error {
 		p.parked.Add(-1)
 		return ErrOverloaded
 	}
+	p.noted = p.Counters.Park(p.queue())
 	left := p.cfg.patience(p.req.Query.Timeout)
 	p.deadline = time.Now().Add(left)
 	p.span = trace.SpanContextFromContext(ctx)
@@ -195,6 +197,7 @@ func (p *Parked) finish(ctx context.Context, err error) {
 	p.waiter.Close()
 	p.rechecks.leave(p.watch)
 	p.parked.Add(-1)
+	p.Counters.Unpark(p.queue(), p.noted)
 	if err != nil {
 		err = p.explain(ctx, err)
 	}
@@ -205,7 +208,7 @@ func (p *Parked) finish(ctx context.Context, err error) {
 	p.state, p.err = answered, err
 	answer := p.answer
 	p.mu.Unlock()
-	p.metrics.answered(ctx, p.req.Route, p.count, err)
+	p.answered(ctx, err)
 	if answer != nil {
 		answer(p.body, err)
 	}

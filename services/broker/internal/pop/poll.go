@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
@@ -28,6 +29,8 @@ type poll struct {
 	body  []byte  // the reply, once something was claimed
 	count int     // messages in it
 	lanes int     // partitions in it
+	// delivered is what the queue is going to count of the request.
+	delivered collector.Counts
 }
 
 // mode is how thorough a look is.
@@ -103,6 +106,7 @@ func (p *poll) deliver(ctx context.Context, claimed []store.Popped) error {
 	if err := p.render(ctx, claimed); err != nil {
 		return err
 	}
+	p.tally(claimed)
 	if !p.req.Query.AutoAck {
 		p.remember(claimed)
 	}

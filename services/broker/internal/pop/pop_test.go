@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -112,7 +113,7 @@ func assemble(t testing.TB, cfg pop.Config, kind int) *bundle {
 	}
 	b.svc, err = pop.New(cfg, pop.Deps{
 		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Fusion: fuser, Registry: b,
-		IDs: mint.NewSource(), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
+		IDs: mint.NewSource(), Counters: collector.NewCounters(64), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 	})
 	require.NoError(t, err)
 	b.run(t, b.svc.Run)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -89,10 +90,11 @@ type Deps struct {
 	// Registry remembers leased batches for their acks. It may be nil.
 	Registry Registry
 	// Replies lends the memory of answers; nil: they are made.
-	Replies *replies.Pool
-	IDs     *mint.Source
-	Meter   metric.Meter
-	Logger  *slog.Logger
+	Replies  *replies.Pool
+	Counters *collector.Counters // nil counts nothing
+	IDs      *mint.Source
+	Meter    metric.Meter
+	Logger   *slog.Logger
 }
 
 // Registry remembers what was delivered of a partition under a lease: hashes are

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
@@ -55,7 +56,26 @@ func (r *request) collect(parts []fusion.Part) {
 				res.Status, res.MessageID = wire.StatusDuplicate, out.Original
 			default:
 				res.Status, res.Error = wire.StatusFailed, errtext.Of(out.Err)
+				r.broken = r.broken || !errors.Is(out.Err, fusion.ErrOverloaded)
 			}
 		}
+	}
+}
+
+// count has the queues count what was stored.
+func (r *request) count() {
+	var t collector.Tally
+	for i := range r.groups {
+		var n collector.Counts
+		for _, item := range r.groups[i].items {
+			if r.results[item].Status == wire.StatusQueued {
+				n.PushMessages++
+			}
+		}
+		t.Add(collector.Queue(r.tenant, r.groups[i].queue), &n)
+	}
+	r.Counters.AddTally(&t, &collector.Counts{PushRequests: 1})
+	if r.broken {
+		r.Counters.DatabaseFailed()
 	}
 }

@@ -20,6 +20,7 @@ type request struct {
 	results []wire.PushResult
 	follows []int32 // index of the first item with the same id in the same lane, or leader
 	groups  []group
+	broken  bool // the database failed some of it
 }
 
 // group is the part of a request that goes to one lane.

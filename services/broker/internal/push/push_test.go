@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -66,7 +67,7 @@ func setupWith(t testing.TB, cfg push.Config, meter metric.Meter, backend fusion
 		Meter: meter, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
-	b.svc, err = push.New(cfg, push.Deps{Fuser: fuser, Admission: b.gate, IDs: mint.NewSource(), Meter: meter})
+	b.svc, err = push.New(cfg, push.Deps{Fuser: fuser, Admission: b.gate, IDs: mint.NewSource(), Counters: collector.NewCounters(64), Meter: meter})
 	require.NoError(t, err)
 	return b
 }

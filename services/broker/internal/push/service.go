@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/fusion"
@@ -33,6 +34,7 @@ type Deps struct {
 	Fuser     *fusion.Fuser
 	Admission *admission.Gate
 	IDs       *mint.Source
+	Counters  *collector.Counters // nil counts nothing
 	Meter     metric.Meter
 }
 
@@ -78,5 +80,6 @@ func (s *Service) Push(ctx context.Context, tenant uuid.UUID, producerSub string
 	r.collect(parts)
 	r.settleFollowers()
 	s.metrics.results(ctx, r.results)
+	r.count()
 	return r.results, nil
 }

@@ -54,7 +54,11 @@ func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store
 	case refusal != "": // the lane or the lease went away meanwhile: the message redelivers
 		b.Logger.WarnContext(ctx, "dead-letter hand-off was refused", append(place, slog.String(logging.KeyReason, refusal))...)
 	}
-	return refusal == "" && err == nil
+	if refusal == "" && err == nil {
+		b.Counters.DeadLettered()
+		return true
+	}
+	return false
 }
 
 func (b *bundle) committed(acks []store.AckOutcome) wire.TxResponse {

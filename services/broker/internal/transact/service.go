@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -19,6 +20,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/retry"
@@ -76,6 +78,8 @@ type Deps struct {
 	Registry  *registry.Registry // nil remembers nothing
 	Marks     *dedup.Cache       // nil vouches for nothing
 	IDs       *mint.Source
+	Counters  *collector.Counters // nil counts nothing
+	Lanes     *lanes.Memo         // names the queues for them
 	Meter     metric.Meter
 	Logger    *slog.Logger
 }
@@ -103,6 +107,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
 	resp, err := s.run(ctx, tenant, producerSub, req)
 	s.metrics.answered(ctx, resp, err)
+	if errors.Is(err, ErrUnknown) || errors.Is(err, ErrFailed) || resp.Reason == wire.ReasonDBError {
+		s.Counters.DatabaseFailed()
+	}
 	return resp, err
 }
 
@@ -151,6 +158,7 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	b.remember(out.Pushes)
+	b.count()
 	b.complete(ctx, out.Acks)
 	return b.committed(out.Acks), nil
 }
