@@ -2,12 +2,14 @@ package app
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/queenmq/queen/pkg/collector"
 	"github.com/queenmq/queen/pkg/lifecycle"
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/maintainer/internal/retention"
 	"github.com/queenmq/queen/services/maintainer/internal/stats"
@@ -28,7 +30,7 @@ func (a *App) newJobs() (*jobs, error) {
 	j.retention, err = retention.New(retention.Config{
 		Interval: cfg.Retention.Interval, BatchSize: cfg.Retention.BatchSize,
 		Cleanup: cfg.Retention.Cleanup, CleanupAge: cfg.Retention.CleanupAge(), MetricsAge: cfg.Retention.MetricsAge(),
-	}, retention.Deps{Store: st, Log: a.log, Meter: a.meter("retention"), Tracers: a.tel.Tracers})
+	}, retention.Deps{Store: st, Log: a.log.With(slog.String(logging.KeyComponent, "retention")), Meter: a.meter("retention"), Tracers: a.tel.Tracers})
 	if err != nil {
 		return nil, fmt.Errorf("build retention: %w", err)
 	}
