@@ -45,7 +45,7 @@ build: ## Build the services into .bin/
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
 	go test ./sql/... ./services/sweeper/...
-	go test -count=1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
+	go test -count=1 -p 1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
 	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
 
 .PHONY: test-engine
@@ -54,6 +54,10 @@ test-engine: ## Run the end-to-end suite with three brokers, and with each accel
 	@for switch in $(SWITCHES); do echo "end-to-end suite with $$switch"; \
 		QUEEN_TEST_BROKER_ENV=$$switch go test -timeout 20m ./services/tests/e2e || exit 1; done
 	QUEEN_TEST_BROKERS=3 QUEEN_TEST_BROKER_ENV="$(SWITCHES)" go test -timeout 20m ./services/tests/e2e
+
+.PHONY: test-retention
+test-retention: ## Hunt for minutes for deadlocks, lost writes and crashes of retention
+	QUEEN_TEST_LONG=1 go test -count=1 -timeout 20m ./services/tests/retention
 
 .PHONY: test-race
 test-race: ## Run every test with the race detector, the broker under test included

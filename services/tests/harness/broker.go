@@ -102,10 +102,7 @@ func StartSetup(t testing.TB, setup Setup) *Stage {
 	stage := &Stage{}
 	db := stage.database(t, setup)
 	if setup.Proxy {
-		var err error
-		stage.Proxy, err = newProxy(t.Context(), db.address)
-		require.NoError(t, err)
-		t.Cleanup(stage.Proxy.Close)
+		stage.Proxy = NewProxy(t, db)
 		db.proxied(stage.Proxy)
 	}
 	setup.Env = slices.Concat([]string{"DB_POOL_SIZE=12"}, setup.Env)

@@ -7,6 +7,9 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Proxy stands between brokers and PostgreSQL and can be told to fail. It
@@ -36,6 +39,16 @@ const (
 type lostAnswer struct {
 	sql  string
 	lost chan struct{}
+}
+
+// NewProxy is another way to the server of a database, until the test ends. Who
+// goes it is a matter of PG_HOST and PG_PORT.
+func NewProxy(t testing.TB, db *Database) *Proxy {
+	t.Helper()
+	p, err := newProxy(t.Context(), db.address)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
 }
 
 func newProxy(ctx context.Context, target string) (*Proxy, error) {
