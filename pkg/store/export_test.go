@@ -71,3 +71,17 @@ func (s *Store) RefreshStatsPaged(ctx context.Context, every time.Duration, lane
 func (s *Store) BeginRetainedBytesPaged(ctx context.Context, every time.Duration, page int) (*RetainedBytes, StatsTurn, error) {
 	return s.beginRetainedBytes(ctx, every, page)
 }
+
+// Run makes a statement of a test on the session of a leader.
+func (m *MaintenanceSession) Run(ctx context.Context, sql string) error {
+	return m.do(ctx, "test", func(ctx context.Context) error {
+		_, err := m.conn.Exec(ctx, sql)
+		return err
+	})
+}
+
+// Setting reads a parameter of the session.
+func (m *MaintenanceSession) Setting(ctx context.Context, name string) (value string, err error) {
+	err = m.row(ctx, "test", `SELECT current_setting($1)`, []any{name}, &value)
+	return value, err
+}

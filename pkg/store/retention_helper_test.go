@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/store"
@@ -110,4 +111,26 @@ func (b *keepBench) events(pid uuid.UUID) []string {
 	b.one([]any{&events}, `SELECT coalesce(array_agg(retention_type || ' ' || messages_deleted ORDER BY id), '{}')
 		FROM queen.retention_history WHERE partition_id = $1`, pid)
 	return events
+}
+
+// inTx runs fn in a transaction that is then committed.
+func (b *keepBench) inTx(fn func(ctx context.Context, tx pgx.Tx)) {
+	b.t.Helper()
+	require.NoError(b.t, b.db.Do(b.t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			fn(ctx, tx)
+			return nil
+		})
+	}))
+}
+
+// undone runs fn in a transaction that is then rolled back.
+func (b *keepBench) undone(fn func(ctx context.Context, tx pgx.Tx)) {
+	b.t.Helper()
+	b.inTx(func(ctx context.Context, tx pgx.Tx) {
+		savepoint, err := tx.Begin(ctx)
+		require.NoError(b.t, err)
+		fn(ctx, savepoint)
+		require.NoError(b.t, savepoint.Rollback(ctx))
+	})
 }

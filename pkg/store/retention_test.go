@@ -1,11 +1,13 @@
 package store_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/queenmq/queen/pkg/store"
 )
@@ -38,121 +40,84 @@ func TestTheLockDiesWithItsSession(t *testing.T) {
 	require.Error(t, err, "a closed session leads nothing")
 }
 
-// Rule 1: age alone. Rule 2: never beyond the slowest group. The further one wins.
-func TestWhatAStepDeletes(t *testing.T) {
-	t.Parallel()
-	const old, fresh = time.Hour, time.Minute
-	type cursors map[string]int64
-	cases := map[string]struct {
-		ages           []time.Duration // of segments of 10 frames
-		cursors        cursors
-		all, completed *time.Time
-		rows           int
-		left           []int64
-		done           bool
-		event          string
-	}{
-		"no rule":                            {ages: []time.Duration{old, old}, cursors: cursors{"g": 19}, left: []int64{0, 10}, done: true},
-		"rule 1 ignores consumption":         {ages: []time.Duration{old, old, fresh}, all: ago(10 * time.Minute), left: []int64{20}, done: true, event: "retention 20"},
-		"rule 1 on stale ones only":          {ages: []time.Duration{old, old}, all: ago(10 * time.Minute), left: []int64{}, done: true, event: "retention 20"},
-		"rule 1 on fresh ones only":          {ages: []time.Duration{fresh, fresh}, all: ago(10 * time.Minute), left: []int64{0, 10}, done: true},
-		"rule 2 without a group":             {ages: []time.Duration{old, old}, completed: ago(10 * time.Minute), left: []int64{0, 10}, done: true},
-		"rule 2 without progress":            {ages: []time.Duration{old, old}, cursors: cursors{"g": -1}, completed: ago(10 * time.Minute), left: []int64{0, 10}, done: true},
-		"rule 2 up to the slowest group":     {ages: []time.Duration{old, old, old}, cursors: cursors{"g": 29, "slow": 9}, completed: ago(10 * time.Minute), left: []int64{10, 20}, done: true, event: "completed_retention 10"},
-		"rule 2 counts the queue mode":       {ages: []time.Duration{old, old}, cursors: cursors{"g": 19, store.QueueModeGroup: 9}, completed: ago(10 * time.Minute), left: []int64{10}, done: true, event: "completed_retention 10"},
-		"rule 2 one short of a segment":      {ages: []time.Duration{old, old}, cursors: cursors{"g": 8}, completed: ago(10 * time.Minute), left: []int64{0, 10}, done: true},
-		"rule 2 with the cap in a segment":   {ages: []time.Duration{old, old}, cursors: cursors{"g": 15}, completed: ago(10 * time.Minute), left: []int64{10}, done: true, event: "completed_retention 10"},
-		"rule 2 keeps what is fresh":         {ages: []time.Duration{old, fresh}, cursors: cursors{"g": 19}, completed: ago(10 * time.Minute), left: []int64{10}, done: true, event: "completed_retention 10"},
-		"both: rule 2 goes further":          {ages: []time.Duration{3 * old, old, fresh}, cursors: cursors{"g": 29}, all: ago(2 * old), completed: ago(10 * time.Minute), left: []int64{20}, done: true, event: "completed_retention 20"},
-		"both: rule 1 goes further":          {ages: []time.Duration{3 * old, 3 * old, old}, cursors: cursors{"g": 9}, all: ago(2 * old), completed: ago(10 * time.Minute), left: []int64{20}, done: true, event: "retention 20"},
-		"one less than there is":             {ages: []time.Duration{old, old, old}, all: ago(10 * time.Minute), rows: 2, left: []int64{20}, event: "retention 20"},
-		"exactly what there is":              {ages: []time.Duration{old, old, fresh}, all: ago(10 * time.Minute), rows: 2, left: []int64{20}, done: true, event: "retention 20"},
-		"exactly what there is, nothing new": {ages: []time.Duration{old, old}, all: ago(10 * time.Minute), rows: 2, left: []int64{}, done: true, event: "retention 20"},
-		"rule 2 bounded, more to come":       {ages: []time.Duration{old, old, old}, cursors: cursors{"g": 29}, completed: ago(10 * time.Minute), rows: 2, left: []int64{20}, event: "completed_retention 20"},
-		"rule 2 bounded at the cap":          {ages: []time.Duration{old, old, old}, cursors: cursors{"g": 28}, completed: ago(10 * time.Minute), rows: 2, left: []int64{20}, done: true, event: "completed_retention 20"},
-		"no rows asked for":                  {ages: []time.Duration{old, old}, all: ago(10 * time.Minute), rows: -1, left: []int64{10}, event: "retention 10"},
-		"a fresh one stops the walk":         {ages: []time.Duration{old, fresh, old}, all: ago(10 * time.Minute), left: []int64{10, 20}, done: true, event: "retention 10"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setupKeep(t)
-			pid := b.fill("q", "p", 10, tc.ages...)
-			for group, at := range tc.cursors {
-				b.cursor(pid, group, at)
-			}
-			if tc.rows == 0 {
-				tc.rows = 1000
-			}
-			b.mark(pid)
-			s := b.step(pid, tc.all, tc.completed, tc.rows)
-			require.Equal(t, tc.left, b.bases(pid))
-			require.Equal(t, tc.done, s.Done)
-			gone := int64(len(tc.ages) - len(tc.left))
-			require.Equal(t, gone, s.Deleted)
-			require.Equal(t, 10*gone, s.Messages)
-			require.Equal(t, gone, s.Bytes, "blobs of one byte")
-			require.Equal(t, 10*gone, *s.NewStart)
-			want := []string{}
-			if tc.event != "" {
-				want = append(want, tc.event)
-			}
-			require.Equal(t, want, b.events(pid))
-			if name != "a fresh one stops the walk" { // its stamps are no lane's
-				require.Zero(t, b.wrong())
-			}
-		})
-	}
-}
-
-func TestAStepOnADeletedLaneIsDone(t *testing.T) {
+// A leader that hangs must lose its lock, and one step must not wait for long.
+func TestALeadersSessionHasLimits(t *testing.T) {
 	t.Parallel()
 	b := setupKeep(t)
-	gone := store.Step{Done: true}
-	s := b.step(uuid.New(), ago(0), ago(0), 10)
-	require.Equal(t, gone, s)
-	s, err := b.m.EvictStep(t.Context(), uuid.New(), time.Now(), 10)
+	for name, want := range map[string]string{
+		"idle_session_timeout": "10s", "lock_timeout": "1s", "statement_timeout": "5s", "synchronous_commit": "off",
+	} {
+		got, err := b.m.Setting(t.Context(), name)
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+	require.NoError(t, b.m.Unlock(t.Context()))
+	got, err := b.m.Setting(t.Context(), "idle_session_timeout")
 	require.NoError(t, err)
-	require.Equal(t, gone, s)
-	s, err = b.m.TxnsStep(t.Context(), uuid.New(), time.Now(), 10)
-	require.NoError(t, err)
-	require.Equal(t, gone, s)
+	require.Equal(t, "0", got, "it may wait for its next turn")
 }
 
-// The sidecar goes by its own cutoff and mark; nobody holds it, and no history is
-// written.
-func TestWhatASidecarStepDeletes(t *testing.T) {
+func TestAStatementThatTakesTooLongCostsNoLeadership(t *testing.T) {
 	t.Parallel()
-	const old, fresh = time.Hour, time.Minute
-	cases := map[string]struct {
-		ages  []time.Duration
-		rows  int
-		start int64
-		done  bool
-	}{
-		"stale ones":              {ages: []time.Duration{old, old, fresh}, rows: 100, start: 20, done: true},
-		"fresh ones":              {ages: []time.Duration{fresh, fresh}, rows: 100, start: 0, done: true},
-		"all of them":             {ages: []time.Duration{old, old}, rows: 100, start: 20, done: true},
-		"one more than asked for": {ages: []time.Duration{old, old, old}, rows: 2, start: 20},
-		"just as many":            {ages: []time.Duration{old, old, fresh}, rows: 2, start: 20, done: true},
-		"no rows asked for":       {ages: []time.Duration{old, old}, rows: 0, start: 10},
+	b := setupKeep(t)
+	require.NoError(t, b.m.Run(t.Context(), `SET statement_timeout = '20ms'`))
+	err := b.m.Run(t.Context(), `SELECT pg_sleep(60)`)
+	require.True(t, store.TimedOut(err), "%v", err)
+	require.False(t, store.Locked(err))
+	require.NoError(t, b.m.Run(t.Context(), `SET statement_timeout = '5s'`))
+	_, err = b.m.Plan(t.Context())
+	require.NoError(t, err)
+	got, err := b.session().TryLock(t.Context())
+	require.NoError(t, err)
+	require.False(t, got)
+}
+
+// Clocks are shared: of all who ask, one is told that it is time.
+func TestAClockIsDueOnceForAllThatAsk(t *testing.T) {
+	t.Parallel()
+	b := setupKeep(t)
+	sessions := []*store.MaintenanceSession{b.m, b.session(), b.session(), b.session()}
+	ask := func(every time.Duration) int {
+		var group errgroup.Group
+		var due atomic.Int64
+		for _, m := range sessions {
+			group.Go(func() error {
+				ok, err := m.ClockDue(t.Context(), "cleanup", every)
+				if ok {
+					due.Add(1)
+				}
+				return err
+			})
+		}
+		require.NoError(t, group.Wait())
+		return int(due.Load())
 	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setupKeep(t)
-			pid := b.fill("q", "p", 10, tc.ages...)
-			b.cursor(pid, "slow", -1)
-			s, err := b.m.TxnsStep(t.Context(), pid, *ago(10 * time.Minute), tc.rows)
-			require.NoError(t, err)
-			require.Equal(t, store.Step{
-				Deleted: tc.start / 10, Messages: tc.start, Bytes: 16 * tc.start, NewStart: &tc.start, Done: tc.done,
-			}, s)
-			require.Equal(t, tc.start, b.lane(pid).Txns)
-			require.Zero(t, b.lane(pid).Start)
-			require.Equal(t, int64(len(tc.ages)), b.count(`SELECT count(*) FROM queen.log_segments`))
-			require.Empty(t, b.events(pid))
-			require.Zero(t, b.wrong())
-		})
+	require.Equal(t, 1, ask(time.Hour), "never asked before")
+	require.Zero(t, ask(time.Hour))
+	b.exec(`UPDATE queen.system_state SET updated_at = now() - interval '59 minutes' WHERE key = 'maintenance_clock:cleanup'`)
+	require.Zero(t, ask(time.Hour))
+	b.exec(`UPDATE queen.system_state SET updated_at = now() - interval '60 minutes' WHERE key = 'maintenance_clock:cleanup'`)
+	require.Equal(t, 1, ask(time.Hour))
+	b.exec(`UPDATE queen.system_state SET updated_at = now() + interval '1 day' WHERE key = 'maintenance_clock:cleanup'`)
+	require.Equal(t, 1, ask(time.Hour), "the server's clock stepped back")
+	due, err := b.m.ClockDue(t.Context(), "walk", time.Hour)
+	require.NoError(t, err)
+	require.True(t, due, "each name has its own")
+}
+
+func TestPositionsOutliveTheirSession(t *testing.T) {
+	t.Parallel()
+	b := setupKeep(t)
+	at, err := b.m.Position(t.Context(), "walk")
+	require.NoError(t, err)
+	require.Equal(t, uuid.Nil, at, "never kept")
+	for _, id := range []uuid.UUID{uuid.New(), uuid.New()} {
+		require.NoError(t, b.m.SetPosition(t.Context(), "walk", id))
+		at, err = b.session().Position(t.Context(), "walk")
+		require.NoError(t, err)
+		require.Equal(t, id, at)
 	}
+	at, err = b.m.Position(t.Context(), "other")
+	require.NoError(t, err)
+	require.Equal(t, uuid.Nil, at)
 }

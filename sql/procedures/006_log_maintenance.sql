@@ -21,7 +21,15 @@
 --
 -- Plans. The plpgsql functions pin theirs to index scans in key order: made on a
 -- small table, a plan would scan or sort, and keep doing so on a lane of a million
--- segments.
+-- segments. log_retention_reach_v1 and log_retention_decide_v1 are pinned by the
+-- functions that call them: settings of their own cost a step of one segment 100 us.
+--
+-- Measured (PostgreSQL 15, two busy cores, fsync off, segments of 6 kB, processor
+-- time of the server): a step of 1000 segments 8.4 us a segment, against 7.8 us for a
+-- plain ranged DELETE of the same rows, 285 bytes of WAL each; of 100 segments 11 us;
+-- of one 165 us. The plan over 1,000,000 lanes with segments and nothing due: 1.4 ms
+-- for 200 queues, no lane and no segment read. A page of 1000 held lanes: 8 ms. A
+-- cleanup step without a candidate: 0.2 ms; with 1000 vetoed ones: 18 ms.
 
 -- What the analytics and the age purge read.
 CREATE INDEX IF NOT EXISTS idx_retention_history_executed_at ON queen.retention_history (executed_at DESC);
@@ -71,10 +79,6 @@ CREATE OR REPLACE FUNCTION queen.log_retention_reach_v1(
 )
 RETURNS BIGINT
 LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
 DECLARE
     v_bound BIGINT;
@@ -124,8 +128,6 @@ CREATE OR REPLACE FUNCTION queen.log_retention_decide_v1(
     OUT r_rule         TEXT
 )
 LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
 AS $$
 DECLARE
     v_bound BIGINT;
@@ -389,6 +391,7 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
     v_rows     INT := greatest(COALESCE(p_max_rows, 1000), 1);
@@ -462,7 +465,7 @@ BEGIN
     DELETE FROM queen.log_partitions AS p WHERE p.id = ANY (v_lanes);
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
     RETURN jsonb_build_object('deleted', v_deleted, 'done', v_page.n < v_rows AND cardinality(v_dead) < v_rows,
-        'examined', v_examined, 'last_at', NULLIF(v_at, '-infinity'), 'last_id', v_id);
+        'examined', v_examined, 'last_at', CASE WHEN v_examined > 0 THEN v_at END, 'last_id', CASE WHEN v_examined > 0 THEN v_id END);
 END
 $$;
 
@@ -553,6 +556,7 @@ LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
@@ -598,6 +602,7 @@ LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 AS $$
 BEGIN
@@ -652,6 +657,8 @@ CREATE OR REPLACE FUNCTION queen.log_retention_forecast_v1(
 LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
     v_from BIGINT;
@@ -672,8 +679,9 @@ $$;
 -- One step of the safety walk: the next p_limit lanes by id are compared with what
 -- their offsets say (a lane is empty exactly when its mark stands above
 -- last_offset), a deep one also with their first segment and first sidecar row.
--- What is wrong is set right under the locks; a lane that somebody holds is left for
--- the next round. The marks move too, only forward, over rows that no longer exist.
+-- What is wrong is set right under the locks, 100 lanes a call (7 ms), behind which
+-- the next call goes on; a lane that somebody holds is left for the next round. The
+-- marks move too, only forward, over rows that no longer exist.
 -- Databases of before the watermarks get theirs here: until then a lane is NULL
 -- beside offsets that say it is not empty.
 CREATE OR REPLACE FUNCTION queen.log_watermark_walk_step_v1(
@@ -686,18 +694,22 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
+    c_repairs  CONSTANT INT := 100;
     v_limit    INT := greatest(COALESCE(p_limit, 1), 1);
     v_page     RECORD;
+    v_last     UUID;
+    v_wrong    UUID[];
     v_held     UUID[];
     v_repaired BIGINT := 0;
 BEGIN
     SELECT count(*) AS n, (array_agg(l.id ORDER BY l.id DESC))[1] AS last,
-           COALESCE(array_agg(l.id) FILTER (WHERE l.wrong), '{}') AS wrong
+           COALESCE(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.wrong), '{}') AS wrong
     INTO v_page
     FROM (
         SELECT p.id,
@@ -726,11 +738,13 @@ BEGIN
         ) AS txn ON TRUE
     ) AS l;
 
-    IF cardinality(v_page.wrong) > 0 THEN
+    v_wrong := v_page.wrong[1:c_repairs];
+    v_last := CASE WHEN cardinality(v_page.wrong) > c_repairs THEN v_wrong[c_repairs] ELSE v_page.last END;
+    IF cardinality(v_wrong) > 0 THEN
         SELECT COALESCE(array_agg(l.id), '{}') INTO v_held
         FROM (
             SELECT p.id FROM queen.log_partitions AS p
-            WHERE p.id = ANY (v_page.wrong)
+            WHERE p.id = ANY (v_wrong)
             ORDER BY p.id
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS l;
@@ -760,8 +774,9 @@ BEGIN
               IS DISTINCT FROM (f.log_start, f.live_at, f.txns_start, f.txn_at);
         GET DIAGNOSTICS v_repaired = ROW_COUNT;
     END IF;
-    RETURN jsonb_build_object('last', v_page.last, 'examined', v_page.n, 'repaired', v_repaired,
-        'skipped', cardinality(v_page.wrong) - COALESCE(cardinality(v_held), 0), 'end', v_page.n < v_limit);
+    RETURN jsonb_build_object('last', v_last, 'examined', v_page.n, 'repaired', v_repaired,
+        'skipped', cardinality(v_wrong) - COALESCE(cardinality(v_held), 0),
+        'end', v_page.n < v_limit AND v_last IS NOT DISTINCT FROM v_page.last);
 END
 $$;
 
