@@ -43,23 +43,24 @@ func (s *straight) touched() {}
 // The stages of a heldCourse.
 const (
 	aged   = iota // lanes that rule 1 lets go: none of them is held
-	ranges        // held ranges whose time has come
 	fresh         // lanes that became due since the last cycle
+	ranges        // held ranges whose time has come, the longest overdue one first
 	done
 )
 
 // heldCourse goes through the lanes of a queue for the two retention rules, and
 // keeps the held ranges.
 type heldCourse struct {
-	held     *heldLanes
-	stage    int
-	rest     int           // the stage after aged
-	at       store.LaneKey // seen up to here, in this stage
-	i, count int           // the range in hand, and its held lanes so far
+	held    *heldLanes
+	stage   int
+	rest    int           // the stage after aged
+	at      store.LaneKey // seen up to here, in this stage
+	i       int           // the range in hand, none below 0
+	holding int           // its held lanes so far
 }
 
 func newHeldCourse(held *heldLanes, q store.QueuePlan) *heldCourse {
-	c := &heldCourse{held: held, rest: ranges}
+	c := &heldCourse{held: held, rest: fresh, i: -1}
 	if !consumes(q) {
 		held.ranges, c.rest = nil, done
 	}
@@ -81,43 +82,44 @@ func consumes(q store.QueuePlan) bool {
 func lastKeyAt(at time.Time) store.LaneKey { return store.LaneKey{At: at, ID: uuid.Max} }
 
 func (c *heldCourse) next() (span, bool) {
-	if c.stage == ranges {
-		if i, ok := c.held.due(c.i, time.Now()); ok {
-			if i != c.i {
-				c.i, c.at, c.count = i, store.LaneKey{}, 0
-			}
-			return span{after: later(c.at, c.held.from(i)), until: c.held.ranges[i].to}, true
-		}
-		c.stage, c.at = fresh, c.held.top()
-	}
 	switch c.stage {
 	case aged:
 		return span{after: c.at, until: c.held.floor}, true
 	case fresh:
-		return span{after: c.at}, true
+		return span{after: later(c.at, c.held.top())}, true
+	case ranges:
+		if c.i < 0 {
+			c.i = c.held.due(time.Now())
+		}
+		if c.i >= 0 {
+			return span{after: later(c.at, c.held.from(c.i)), until: c.held.ranges[c.i].to}, true
+		}
 	}
 	return span{}, false
 }
 
 func (c *heldCourse) seen(page store.Page, held int) {
+	c.at = page.Last
 	end := page.Examined < pageLanes
 	switch c.stage {
 	case aged:
-		c.advance(page, end, c.rest)
-	case ranges:
-		c.count += held
-		if c.at = page.Last; end {
-			c.i = c.held.settle(c.i, c.count, time.Now())
-			c.at, c.count = store.LaneKey{}, 0
-		}
+		c.leave(end, c.rest)
 	case fresh:
 		c.held.add(page.Last, held, time.Now())
-		c.advance(page, end, done)
+		c.leave(end, ranges)
+	case ranges:
+		c.holding += held
+		if end {
+			c.held.settle(c.i, c.holding, time.Now())
+			c.i, c.holding = -1, 0
+		}
+		c.leave(end, ranges)
 	}
 }
 
-func (c *heldCourse) advance(page store.Page, end bool, next int) {
-	if c.at = page.Last; end {
+// leave begins a stage, or the next range, once a page was the last one.
+func (c *heldCourse) leave(end bool, next int) {
+	if end {
 		c.stage, c.at = next, store.LaneKey{}
 	}
 }

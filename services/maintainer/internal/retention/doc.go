@@ -61,11 +61,12 @@
 //	|------------------------|------|-------|-----|------------------------| cutoff of rule 2
 //	                  cutoff of rule 1
 //
-//	aged    looked at in every cycle: rule 1 holds nothing back
-//	ranges  each is looked at again after HeldMin, then twice as long, up to HeldMax;
-//	        something deleted or locked in it begins anew, one without held lanes goes
-//	        to its neighbour, small ones of the same age become one
-//	fresh   looked at in every cycle; what is held becomes the topmost range
+//	aged    looked at in every cycle, first: rule 1 holds nothing back
+//	fresh   looked at in every cycle, next; what is held becomes the topmost range
+//	ranges  each is looked at again after HeldMin, then twice as long, up to HeldMax,
+//	        the longest overdue one first; something deleted or locked in it begins
+//	        anew, one without held lanes goes to its neighbour, small ones of the same
+//	        age become one
 //
 // Ranges leave no gap, so that a lane whose watermark was repaired lands in one. A
 // range is about 1000 lanes and 80 bytes: 0.08 bytes a lane, measured over 1,000,000

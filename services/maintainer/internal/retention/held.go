@@ -44,14 +44,16 @@ func (h *heldLanes) from(i int) store.LaneKey {
 	return h.ranges[i-1].to
 }
 
-// due is the first range, from the i-th on, whose time has come.
-func (h *heldLanes) due(i int, now time.Time) (int, bool) {
-	for ; i < len(h.ranges); i++ {
-		if !now.Before(h.ranges[i].next) {
-			return i, true
+// due is the range whose time came first, below 0 when none has come. Where there is
+// no time for all, none is left out for ever.
+func (h *heldLanes) due(now time.Time) int {
+	first := -1
+	for i := range h.ranges {
+		if next := h.ranges[i].next; !next.After(now) && (first < 0 || next.Before(h.ranges[first].next)) {
+			first = i
 		}
 	}
-	return 0, false
+	return first
 }
 
 // add takes in a range above all others.
@@ -60,32 +62,30 @@ func (h *heldLanes) add(to store.LaneKey, lanes int, now time.Time) {
 		return
 	}
 	h.ranges = append(h.ranges, heldRange{to: to, lanes: lanes, delay: HeldMin, next: now.Add(HeldMin)})
-	h.merge(len(h.ranges) - 1)
 }
 
-// settle says what was found in a range, and returns which one follows it. An
-// empty one goes to its neighbour above.
-func (h *heldLanes) settle(i, lanes int, now time.Time) (next int) {
+// settle says what was found in a range. An empty one goes to its neighbour above.
+func (h *heldLanes) settle(i, lanes int, now time.Time) {
 	if lanes == 0 {
 		h.ranges = slices.Delete(h.ranges, i, i+1)
-		return i
+		return
 	}
 	r := &h.ranges[i]
 	r.lanes = lanes
 	r.delay = min(max(2*r.delay, HeldMin), HeldMax)
 	r.next = now.Add(r.delay)
-	return h.merge(i) + 1
+	h.merge(i)
 }
 
 // merge joins a range with the one below it, where both are small and wait
-// equally long, and returns where it is now.
-func (h *heldLanes) merge(i int) int {
+// equally long.
+func (h *heldLanes) merge(i int) {
 	if i == 0 {
-		return i
+		return
 	}
 	below, r := &h.ranges[i-1], h.ranges[i]
 	if below.delay != r.delay || below.lanes+r.lanes > pageLanes {
-		return i
+		return
 	}
 	below.to = r.to
 	below.lanes += r.lanes
@@ -93,7 +93,6 @@ func (h *heldLanes) merge(i int) int {
 		below.next = r.next
 	}
 	h.ranges = slices.Delete(h.ranges, i, i+1)
-	return i - 1
 }
 
 // lanes is how many lanes are held.
