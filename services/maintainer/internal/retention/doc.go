@@ -68,7 +68,8 @@
 //	        anew, one without held lanes goes to its neighbour, small ones of the same
 //	        age become one
 //
-// Ranges leave no gap, so that a lane whose watermark was repaired lands in one. A
+// Ranges leave no gap, so that a lane whose watermark was repaired lands in one. So
+// does a lane whose head was deleted, and waits there for that range's look. A
 // range is about 1000 lanes and 80 bytes: 0.08 bytes a lane, measured over 1,000,000
 // lanes (TestMemoryOfHeldLanes, which fails above 0.13). All of it is in memory; a
 // new leader starts over.
