@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// flushTimeout bounds one turn, and lastTimeout the one at the end, which the
-	// stop of the process waits for.
+	// flushTimeout bounds one turn, and lastTimeout the one at the end: a process that
+	// stops beside a dead database keeps about two seconds for what stops last.
 	flushTimeout = 20 * time.Second
-	lastTimeout  = 3 * time.Second
+	lastTimeout  = 1500 * time.Millisecond
 	// foldRows is how many partition events one statement moves, and foldRounds how
 	// many statements a turn makes at most. What is left waits for the next turn, of
 	// any replica.

@@ -24,6 +24,7 @@ import (
 // fakeStore remembers the flushes that were offered.
 type fakeStore struct {
 	mu      sync.Mutex
+	hangs   bool // until the caller gives up
 	offered []offer
 	fail    []error // of the next offers
 	events  int
@@ -36,7 +37,11 @@ type offer struct {
 	failed bool
 }
 
-func (f *fakeStore) FlushMetrics(_ context.Context, m *store.MetricsFlush) (int, error) {
+func (f *fakeStore) FlushMetrics(ctx context.Context, m *store.MetricsFlush) (int, error) {
+	if f.hangs {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
@@ -194,6 +199,15 @@ func TestALongFailureIsNotLoggedAllTheTime(t *testing.T) {
 		lines := strings.Count(b.lines.String(), "level=WARN")
 		require.GreaterOrEqual(t, lines, 3)
 		require.LessOrEqual(t, lines, 4)
+	})
+}
+
+func TestADeadDatabaseDoesNotHoldUpTheStop(t *testing.T) {
+	on(t, Config{Flush: time.Second}, &fakeStore{hangs: true}, func(t *testing.T, b *bundle) {
+		pass(5 * time.Second) // a flush is under way
+		began := time.Now()
+		b.stop()
+		require.Equal(t, lastTimeout, time.Since(began))
 	})
 }
 

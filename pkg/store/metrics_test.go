@@ -311,6 +311,16 @@ var measured = map[string]string{
 	"queue_parked_replica": "bucket_time", "retention_history": "executed_at",
 }
 
+func TestThePurgeFindsOldRowsByAnIndex(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for table, column := range measured {
+		require.Positive(t, b.count(`SELECT count(*) FROM pg_index AS i
+			JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+			WHERE i.indrelid = ('queen.' || $1)::regclass AND a.attname = $2`, table, column), table)
+	}
+}
+
 func TestThePurgeTakesWhatIsOlderInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	b := setupKeep(t)
