@@ -32,7 +32,7 @@ func TestNoDeadlockAndNoLostWrite(t *testing.T) {
 	h := &hunt{
 		cell:     &cell{Broker: stage.Broker, queue: queueName(t), sweep: new(sync.Mutex)},
 		aged:     &ledger{queue: "aged", lanes: 20},
-		fleeting: &ledger{queue: "fleeting", lanes: 60},
+		fleeting: &ledger{queue: "fleeting", lanes: 400},
 		doomed:   &ledger{queue: "doomed", lanes: 10},
 	}
 	followLanes(t, h.DB)
