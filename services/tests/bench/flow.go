@@ -158,7 +158,9 @@ func (r *flowRun) drain(ctx context.Context) {
 	}
 }
 
-func groupName(g int) string { return "group-" + strconv.Itoa(g) }
+const groupPrefix = "group-"
+
+func groupName(g int) string { return groupPrefix + strconv.Itoa(g) }
 
 // popRequest asks for messages of a queue and waits for them.
 func popRequest(queue, group string, batch, lanes int, wait time.Duration, more string) []byte {
