@@ -99,7 +99,7 @@ func runFake(t *testing.T, f *fakeBroker, more func(*flow)) block {
 	t.Cleanup(server.Close)
 	short := tinyScale
 	short.Quiet = 300 * time.Millisecond
-	s := &stack{lab: &lab{scale: short}, brokers: []*broker{{addr: server.Listener.Addr().String()}}}
+	s := &stack{lab: &lab{scale: short}, brokers: []*service{{addr: server.Listener.Addr().String()}}}
 	fl := flow{
 		shape: shape{Queue: "q", Batch: 5, Lanes: 4}, pushers: 2, requests: 20,
 		groups: 1, consumers: 1, popBatch: 10, popLanes: 2,

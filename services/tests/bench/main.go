@@ -1,7 +1,8 @@
-// Command bench holds the broker to its targets. `make bench` calls it.
+// Command bench holds the services to their targets: `make bench` the broker,
+// `make bench-retention` the maintainer.
 //
 // It starts a private, durable PostgreSQL and runs one row of the table after
-// another, each with brokers and a database of its own, and ends with one table:
+// another, each with services and a database of its own, and ends with one table:
 // the target beside each measured figure, and OK or MISS.
 //
 // A comparison is a number of rounds in which the contenders take turns on the
@@ -13,8 +14,9 @@
 //
 // The files: row.go is what a row is, rows.go lists them, row_*.go are their
 // programs; flow.go pushes and consumes, floor.go writes to PostgreSQL alone,
-// load.go drives either, measure.go measures them in blocks; stack.go runs the
-// servers; report.go shows the figures.
+// load.go drives either, measure.go measures them in blocks; bulk.go and stale.go
+// fill a database; stack.go runs the servers, maintainer.go the maintainer, and
+// watch.go sees its locks; report.go shows the figures.
 package main
 
 import (

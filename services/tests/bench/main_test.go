@@ -12,12 +12,19 @@ var tinyScale = scale{
 	Block: 300 * time.Millisecond, Warmup: 100 * time.Millisecond, Rounds: 1, Blocks: 1, Lanes: 300,
 	Parked: 50, History: 6400, Hops: 5, Segment: 200, Slower: 5,
 	Poll: 200 * time.Millisecond, Look: 50 * time.Millisecond, Quiet: 15 * time.Second,
+	Many: 300, Stale: 8000, Step: 5, Cycles: 2, Waiting: 2, MaxWait: time.Second,
 }
 
 // The rows run against a real broker, so that they do not rot. Whether targets
 // are met says nothing at this scale.
 func TestEveryRowRuns(t *testing.T) {
-	o, err := parseOptions([]string{"-groups", "2", "-lanes", "4", "-batch", "3"})
+	for _, table := range []string{tableBroker, tableRetention} {
+		t.Run(table, func(t *testing.T) { everyRowRuns(t, table) })
+	}
+}
+
+func everyRowRuns(t *testing.T, table string) {
+	o, err := parseOptions([]string{"-table", table, "-groups", "2", "-lanes", "4", "-batch", "3"})
 	require.NoError(t, err)
 	o.scale, o.fast = tinyScale, true
 	b, err := newBench(t.Context(), o)
@@ -72,7 +79,8 @@ func TestOptions(t *testing.T) {
 	require.Equal(t, quickScale.Rounds, o.scale.Rounds)
 	require.Equal(t, quickScale.Warmup, o.scale.Warmup)
 
-	_, err = parseOptions([]string{"-rounds", "0", "-lanes", "0", "-bytes", "10"})
+	_, err = parseOptions([]string{"-table", "x", "-rounds", "0", "-lanes", "0", "-bytes", "10"})
+	require.ErrorContains(t, err, "-table x")
 	require.ErrorContains(t, err, "-rounds 0")
 	require.ErrorContains(t, err, "-lanes 0")
 	require.ErrorContains(t, err, "-bytes 10")

@@ -104,7 +104,7 @@ func (b *bench) repeat(ctx context.Context, c contender) ([]block, error) {
 // measure runs a load and measures one block of it, after a warm-up. A
 // checkpoint comes first, so that no load pays for another one's dirty pages.
 func (b *bench) measure(ctx context.Context, s *stack, r runner) (block, error) {
-	if _, err := s.db.Exec(ctx, "CHECKPOINT"); err != nil {
+	if err := s.checkpoint(ctx); err != nil {
 		return block{}, err
 	}
 	return b.window(ctx, s, r, b.scale.Warmup)

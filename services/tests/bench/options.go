@@ -10,6 +10,7 @@ import (
 
 // options are the command line.
 type options struct {
+	table    string
 	only     []string
 	list     bool
 	jsonPath string
@@ -30,6 +31,12 @@ type scale struct {
 	Hops    int           `json:"hops"`    // deliveries from broker to broker
 	Segment int           `json:"segment"` // messages of a large segment
 	Slower  int           `json:"slower"`  // offered rates are divided by this
+	Many    int           `json:"many"`    // lanes of which retention has nothing to do
+	Stale   int           `json:"stale"`   // segments that retention has to delete
+	Step    int           `json:"step"`    // segments deleted at a time
+	Cycles  int           `json:"cycles"`  // of the maintainer that are looked at
+	Waiting int           `json:"waiting"` // messages that wait for their eviction
+	MaxWait time.Duration `json:"maxWaitNs"`
 	Poll    time.Duration `json:"pollNs"`  // how long a pop waits; consumers end after their last one
 	Look    time.Duration `json:"lookNs"`  // between two looks at what has to settle
 	Quiet   time.Duration `json:"quietNs"` // without progress, after which messages count as lost
@@ -39,11 +46,13 @@ var (
 	fullScale = scale{
 		Block: 10 * time.Second, Warmup: time.Second, Rounds: 5, Blocks: 3, Lanes: 100_000,
 		Parked: 10_000, History: 1_500_000, Hops: 300, Segment: 10_000, Slower: 1,
+		Many: 1_000_000, Stale: 1_000_000, Step: 1000, Cycles: 5, Waiting: 20, MaxWait: 10 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 	quickScale = scale{
 		Block: 3 * time.Second, Warmup: 500 * time.Millisecond, Rounds: 3, Blocks: 1, Lanes: 100_000,
 		Parked: 10_000, History: 300_000, Hops: 100, Segment: 10_000, Slower: 1,
+		Many: 100_000, Stale: 100_000, Step: 1000, Cycles: 3, Waiting: 10, MaxWait: 10 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 )
@@ -78,6 +87,7 @@ func parseOptions(args []string) (options, error) {
 		rounds           int
 	)
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.StringVar(&o.table, "table", tableBroker, "what to measure: "+tableBroker+" or "+tableRetention)
 	fs.StringVar(&only, "only", "", "rows to run, separated by commas (default: all of the table)")
 	fs.BoolVar(&o.list, "list", false, "list the rows and end")
 	fs.BoolVar(&quick, "quick", false, "shorter blocks and fewer of them: for tuning, not for comparing releases")
@@ -109,7 +119,7 @@ func parseOptions(args []string) (options, error) {
 			o.scale.Rounds = rounds
 		}
 	})
-	return o, errors.Join(o.scale.validate(), o.custom.validate())
+	return o, errors.Join(validTable(o.table), o.scale.validate(), o.custom.validate())
 }
 
 func (c *custom) flags(fs *flag.FlagSet) {
@@ -123,6 +133,13 @@ func (c *custom) flags(fs *flag.FlagSet) {
 	fs.IntVar(&c.PopLanes, "pop-partitions", 16, "row custom: partitions per pop")
 	fs.IntVar(&c.Rate, "rate", 0, "row custom: offered load in messages per second (0: closed loop)")
 	fs.BoolVar(&c.ClientIDs, "client-ids", false, "row custom: send a transactionId with every message")
+}
+
+func validTable(name string) error {
+	if name != tableBroker && name != tableRetention {
+		return fmt.Errorf("-table %s: %s or %s is allowed", name, tableBroker, tableRetention)
+	}
+	return nil
 }
 
 func (s scale) validate() error {

@@ -26,6 +26,8 @@ type bench struct {
 	lab   *lab
 	// afterLanes is the resident memory that the row w4 left its broker with.
 	afterLanes []float64
+	// peaks is the most resident memory of every maintainer, in bytes.
+	peaks []float64
 }
 
 func newBench(ctx context.Context, o options) (*bench, error) {

@@ -89,7 +89,7 @@ func (b *bench) restarts(ctx context.Context, s *stack, out *outcome, f flow) er
 	var got []block
 	for i := range b.scale.Blocks {
 		progress("  block %d of %d: after a restart of the broker", i+1, b.scale.Blocks)
-		if err := s.brokers[0].restart(ctx, s.lab.binary); err != nil {
+		if err := s.brokers[0].restart(ctx, s.lab); err != nil {
 			return err
 		}
 		after, err := b.window(ctx, s, f.prepare(s, load), 0)

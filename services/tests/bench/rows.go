@@ -1,9 +1,33 @@
 package main
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
-// rows is the table, in the order in which it runs.
+// The tables, each of which one command runs.
+const (
+	tableBroker    = "broker"
+	tableRetention = "retention"
+)
+
+// rows are those of the chosen table, in the order in which they run.
 func rows(o options) []row {
+	if o.table == tableRetention {
+		return retentionRows(o)
+	}
+	return brokerRows(o)
+}
+
+// services are what the rows of a table start.
+func services(table string) []string {
+	if table == tableRetention {
+		return []string{"broker", "maintainer"}
+	}
+	return []string{"broker"}
+}
+
+func brokerRows(o options) []row {
 	return []row{
 		{name: "w2", what: "100 messages per request, 64 lanes, 8 pushers, push only, against floors A and B", run: runW2},
 		{name: "w2e", what: "w2 end to end, pops of up to 1000, ack/batch", run: runW2E},
@@ -20,6 +44,19 @@ func rows(o options) []row {
 		{name: "hop", what: "push on one broker to delivery at a pop parked on another, idle", run: runHop},
 		{name: "parked", what: "memory of 10,000 parked pops", run: runParked},
 		{name: "custom", what: "the load that -lanes, -pushers, -batch and so on describe, beside floors A and B", run: runCustom(o.custom), extra: true},
+	}
+}
+
+func retentionRows(o options) []row {
+	stale, many, lanes := o.scale.Stale, o.scale.Many, o.scale.Lanes
+	return []row{
+		{name: "sweep", what: fmt.Sprintf("delete %d segments of 6 kB, against a plain ranged DELETE of the same rows", stale), run: runSweep},
+		{name: "beside", what: "pushes of w2 to lanes that such a sweep empties, against the same without it", run: runBeside},
+		{name: "evict", what: fmt.Sprintf("eviction of messages while %d segments of another queue can go", stale), run: runEvict},
+		{name: "idle", what: fmt.Sprintf("a cycle with nothing due in %d lanes", many), run: runIdle},
+		{name: "held", what: fmt.Sprintf("cycles with %d lanes due and held by one abandoned group", many), run: runHeld},
+		{name: "stats", what: fmt.Sprintf("refresh of the statistics of %d lanes with 3 groups", lanes), run: runStats},
+		{name: "memory", what: "resident memory of the maintainer in the rows before", run: runMemory},
 	}
 }
 

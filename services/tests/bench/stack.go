@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,10 +30,10 @@ const (
 	logTail    = 2000
 )
 
-// lab is what all rows share: a private PostgreSQL and the built broker.
+// lab is what all rows share: a private PostgreSQL and the built services.
 type lab struct {
 	dir    string
-	binary string
+	built  []string // names of the services
 	pg     *pglocal.Server
 	admin  *pgxpool.Pool
 	scale  scale
@@ -47,7 +48,7 @@ func startLab(ctx context.Context, o options) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, scale: o.scale, binary: filepath.Join(dir, "queen-broker")}
+	l := &lab{dir: dir, scale: o.scale, built: services(o.table)}
 	if err := l.start(ctx, o.fast); err != nil {
 		l.stop()
 		return nil, err
@@ -59,13 +60,15 @@ func (l *lab) start(ctx context.Context, fast bool) (err error) {
 	if err := os.Chmod(l.dir, 0o755); err != nil {
 		return err
 	}
-	progress("building the broker")
 	root, err := repositoryRoot()
 	if err != nil {
 		return err
 	}
-	if err := process.Build(ctx, root, "./services/broker", l.binary); err != nil {
-		return err
+	for _, name := range l.built {
+		progress("building the %s", name)
+		if err := process.Build(ctx, root, "./services/"+name, l.binary(name)); err != nil {
+			return err
+		}
 	}
 	progress("starting PostgreSQL")
 	l.pg, err = pglocal.Start(ctx, pglocal.Options{
@@ -82,6 +85,9 @@ func (l *lab) start(ctx context.Context, fast bool) (err error) {
 		current_setting('fsync'), current_setting('synchronous_commit'))`
 	return l.admin.QueryRow(ctx, q).Scan(&l.server)
 }
+
+// binary is where a service is built.
+func (l *lab) binary(name string) string { return filepath.Join(l.dir, "queen-"+name) }
 
 // repositoryRoot is the nearest parent folder with a go.work file.
 func repositoryRoot() (string, error) {
@@ -114,24 +120,27 @@ func (l *lab) stop() {
 	_ = os.RemoveAll(l.dir)
 }
 
-// stack is brokers on a database of their own.
+// stack is brokers on a database of their own, and a maintainer for those rows
+// that want one.
 type stack struct {
-	lab     *lab
-	name    string // of the database
-	db      *pgxpool.Pool
-	brokers []*broker
+	lab        *lab
+	name       string // of the database
+	db         *pgxpool.Pool
+	brokers    []*service
+	maintainer *service
 }
 
-// broker is one broker process.
-type broker struct {
-	addr string
+// service is one process of a stack.
+type service struct {
+	name string
+	addr string // of its health route, and of a broker's API
 	env  []string
 	log  *os.File
 	proc *process.Process
 }
 
 // with runs fn on n brokers that share a fresh database, and removes them
-// afterwards. An error carries the end of the brokers' logs.
+// afterwards. An error carries the end of the services' logs.
 func (l *lab) with(ctx context.Context, n int, fn func(s *stack) error) error {
 	l.number++
 	s := &stack{lab: l, name: "bench_" + strconv.Itoa(l.number)}
@@ -164,7 +173,7 @@ func (s *stack) start(ctx context.Context, n int) error {
 			return err
 		}
 		s.brokers = append(s.brokers, b)
-		if err := b.start(ctx, s.lab.binary); err != nil {
+		if err := b.start(ctx, s.lab); err != nil {
 			return err
 		}
 	}
@@ -195,44 +204,57 @@ func meshSettings(ctx context.Context, n int) ([][]string, error) {
 	return settings, nil
 }
 
-// newBroker inherits the environment, so that a setting can be tried out.
-func (s *stack) newBroker(ctx context.Context, i int, more []string) (*broker, error) {
+func (s *stack) newBroker(ctx context.Context, i int, more []string) (*service, error) {
 	port, err := freePort(ctx)
 	if err != nil {
-		return nil, err
-	}
-	b := &broker{addr: "127.0.0.1:" + strconv.Itoa(port)}
-	if b.log, err = os.Create(filepath.Join(s.lab.dir, fmt.Sprintf("%s-%d.log", s.name, i))); err != nil {
 		return nil, err
 	}
 	ops := ""
 	if i == 0 {
 		ops = os.Getenv("QUEEN_OPS_ADDR")
 	}
-	pg := s.lab.pg
-	b.env = append(os.Environ(),
-		"PORT="+strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR="+ops,
-		"PG_HOST="+pg.Host(), "PG_PORT="+strconv.Itoa(pg.Port()), "PG_USER="+pg.User(),
-		"PG_PASSWORD=", "PG_DATABASE="+s.name, "PG_USE_SSL=false", "LOG_LEVEL=warn")
-	b.env = append(b.env, more...)
-	return b, nil
+	env := []string{"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=" + ops, "LOG_LEVEL=warn"}
+	return s.newService("broker", i, port, append(env, more...))
 }
 
-func (b *broker) start(ctx context.Context, binary string) (err error) {
-	if b.proc, err = process.Start("broker", binary, b.env, b.log); err != nil {
+// newService inherits the environment, so that a setting can be tried out.
+func (s *stack) newService(name string, i, port int, more []string) (*service, error) {
+	v := &service{name: name, addr: "127.0.0.1:" + strconv.Itoa(port)}
+	var err error
+	if v.log, err = os.Create(filepath.Join(s.lab.dir, fmt.Sprintf("%s-%s-%d.log", s.name, name, i))); err != nil {
+		return nil, err
+	}
+	pg := s.lab.pg
+	v.env = append(os.Environ(),
+		"PG_HOST="+pg.Host(), "PG_PORT="+strconv.Itoa(pg.Port()), "PG_USER="+pg.User(),
+		"PG_PASSWORD=", "PG_DATABASE="+s.name, "PG_USE_SSL=false")
+	v.env = append(v.env, more...)
+	return v, nil
+}
+
+func (v *service) start(ctx context.Context, l *lab) (err error) {
+	if v.proc, err = process.Start(v.name, l.binary(v.name), v.env, v.log); err != nil {
 		return err
 	}
 	ready, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
-	return b.proc.WaitHealthy(ready, "http://"+b.addr+"/health")
+	return v.proc.WaitHealthy(ready, "http://"+v.addr+"/health")
 }
 
-// restart stops a broker as an operator would and starts it again.
-func (b *broker) restart(ctx context.Context, binary string) error {
-	if err := b.proc.Stop(); err != nil {
-		return fmt.Errorf("stop the broker: %w", err)
+// restart stops a service as an operator would and starts it again.
+func (v *service) restart(ctx context.Context, l *lab) error {
+	if err := v.proc.Stop(); err != nil {
+		return fmt.Errorf("stop the %s: %w", v.name, err)
 	}
-	return b.start(ctx, binary)
+	return v.start(ctx, l)
+}
+
+// end stops a service that may never have started, and closes its log.
+func (v *service) end() {
+	if v.proc != nil {
+		_ = v.proc.Stop()
+	}
+	_ = v.log.Close()
 }
 
 // addrs are the brokers' addresses.
@@ -244,24 +266,29 @@ func (s *stack) addrs() []string {
 	return addrs
 }
 
-// logs is an error that holds the ends of the brokers' logs, nil when they are empty.
+// services are all that were started.
+func (s *stack) services() []*service {
+	if s.maintainer == nil {
+		return s.brokers
+	}
+	return append(slices.Clone(s.brokers), s.maintainer)
+}
+
+// logs is an error that holds the ends of the services' logs, nil when they are empty.
 func (s *stack) logs() error {
 	var problems []error
-	for _, b := range s.brokers {
-		text, _ := os.ReadFile(b.log.Name())
+	for _, v := range s.services() {
+		text, _ := os.ReadFile(v.log.Name())
 		if text = bytes.TrimSpace(text[max(0, len(text)-logTail):]); len(text) > 0 {
-			problems = append(problems, fmt.Errorf("%s wrote: %s", b.addr, text))
+			problems = append(problems, fmt.Errorf("%s %s wrote: %s", v.name, v.addr, text))
 		}
 	}
 	return errors.Join(problems...)
 }
 
 func (s *stack) stop() {
-	for _, b := range s.brokers {
-		if b.proc != nil {
-			_ = b.proc.Stop()
-		}
-		_ = b.log.Close()
+	for _, v := range s.services() {
+		v.end()
 	}
 	if s.db == nil {
 		return
@@ -271,6 +298,12 @@ func (s *stack) stop() {
 	defer cancel()
 	// The disk would fill up; a database that stays is removed with the server.
 	_, _ = s.lab.admin.Exec(ctx, "DROP DATABASE "+pgx.Identifier{s.name}.Sanitize()+" WITH (FORCE)")
+}
+
+// checkpoint keeps a block from paying for what was written before it.
+func (s *stack) checkpoint(ctx context.Context) error {
+	_, err := s.db.Exec(ctx, "CHECKPOINT")
+	return err
 }
 
 func freePort(ctx context.Context) (int, error) {

@@ -128,3 +128,26 @@ func resident(pid int) (float64, error) {
 	}
 	return pages * float64(os.Getpagesize()), nil
 }
+
+// peakMemory is the most memory of a process that was ever in RAM, in bytes.
+func peakMemory(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the most resident memory: %w", err)
+	}
+	return parsePeak(text)
+}
+
+// parsePeak finds VmHWM in /proc/PID/status, which is in KiB.
+func parsePeak(text []byte) (float64, error) {
+	_, rest, found := bytes.Cut(text, []byte("\nVmHWM:"))
+	fields := bytes.Fields(rest)
+	if !found || len(fields) < 2 {
+		return 0, fmt.Errorf("read the most resident memory: %.200q", text)
+	}
+	kib, err := strconv.ParseFloat(string(fields[0]), 64)
+	if err != nil {
+		return 0, fmt.Errorf("read the most resident memory: %w", err)
+	}
+	return kib * 1024, nil
+}
