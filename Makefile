@@ -29,7 +29,7 @@ GOLANGCI := $(BIN)/golangci-lint
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Start PostgreSQL and Queen locally, prove it with a first message (RESET=1 starts empty)
@@ -66,6 +66,10 @@ test-race: ## Run every test with the race detector, the broker under test inclu
 .PHONY: bench
 bench: ## Hold the broker to its targets, row by row (ARGS="-quick -only w1,w2", ARGS=-list)
 	@go run ./services/tests/bench $(ARGS)
+
+.PHONY: bench-retention
+bench-retention: ## Hold the maintainer to its targets, row by row (ARGS as for bench)
+	@go run ./services/tests/bench -table retention -json .bin/bench-retention.json $(ARGS)
 
 .PHONY: lint
 lint: $(GOLANGCI) ## Run golangci-lint with the pinned version, dependency rule included
