@@ -63,7 +63,7 @@ func buckets() metric.HistogramOption {
 
 func (m *metrics) gauges(meter metric.Meter) error {
 	_, err1 := meter.Int64ObservableGauge("queen.retention.leader",
-		metric.WithDescription("1 while the last lock this replica tried was its own, else 0."),
+		metric.WithDescription("1 while the last cycle was this replica's own, 0 while another had the lock."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			o.Observe(m.leading.Load())
 			return nil
