@@ -281,3 +281,33 @@ func TestSpansCarryTheNameOfTheWork(t *testing.T) {
 	}
 	require.Contains(t, names, "get")
 }
+
+// A session that holds a lock survives its own limit, and nothing else.
+func TestWorkOnASessionOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Empty(t)
+	cfg.StatementTimeout = 20_000
+	db := open(t, cfg)
+	own, err := db.Session(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = own.Close(context.Background()) })
+	run := func(ctx context.Context, sql string) error {
+		return db.DoOn(ctx, own, "own work", func(ctx context.Context, conn *pgx.Conn) error {
+			require.Same(t, own, conn)
+			_, err := conn.Exec(ctx, sql)
+			return err
+		})
+	}
+	require.NoError(t, run(t.Context(), "SET statement_timeout = '20ms'"))
+	err = run(t.Context(), "SELECT pg_sleep(300)")
+	require.ErrorContains(t, err, "own work")
+	var pg *pgconn.PgError
+	require.ErrorAs(t, err, &pg)
+	require.Equal(t, "57014", pg.Code)
+	require.NoError(t, run(t.Context(), "SET statement_timeout = 0"), "it is still open")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, run(ctx, "SELECT pg_sleep(300)"), context.DeadlineExceeded)
+	require.True(t, own.IsClosed(), "a cancel request may still be on its way")
+}

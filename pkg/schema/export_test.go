@@ -35,3 +35,18 @@ func Pieces() ([]string, error) {
 	}
 	return all, nil
 }
+
+// FilePieces are the statements of each embedded file.
+func FilePieces() (map[string][]string, error) {
+	files, err := embedded()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]string{}
+	for _, f := range files {
+		if all[f.name], err = split(f.text); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
