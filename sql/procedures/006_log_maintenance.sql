@@ -782,7 +782,8 @@ $$;
 
 -- A clock of database time that all maintainers share, since the leader's lock
 -- moves: true, and wound up again, when the last true is p_every seconds past. A
--- clock that stands in the future, because the server's stepped back, is due.
+-- clock that stands in the future, because the server's stepped back, is due; the time
+-- is read when the row is held, or of two who ask at once the slower would see that.
 CREATE OR REPLACE FUNCTION queen.maintenance_clock_due_v1(p_name TEXT, p_every DOUBLE PRECISION)
 RETURNS BOOLEAN
 LANGUAGE sql
@@ -790,8 +791,8 @@ AS $$
     WITH wound AS (
         INSERT INTO queen.system_state AS s (key, value, updated_at)
         VALUES ('maintenance_clock:' || p_name, to_jsonb(clock_timestamp()), clock_timestamp())
-        ON CONFLICT (key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
-        WHERE s.updated_at <= excluded.updated_at - make_interval(secs => p_every) OR s.updated_at > excluded.updated_at
+        ON CONFLICT (key) DO UPDATE SET value = to_jsonb(clock_timestamp()), updated_at = clock_timestamp()
+        WHERE s.updated_at <= clock_timestamp() - make_interval(secs => p_every) OR s.updated_at > clock_timestamp()
         RETURNING TRUE
     )
     SELECT EXISTS (SELECT 1 FROM wound)
