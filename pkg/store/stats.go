@@ -17,7 +17,7 @@ import (
 // in sql/procedures/011_log_stats.sql.
 const (
 	statsPageLanes    = 10_000 // partitions that are summed up
-	statsWriteQueues  = 1000   // rows that are written
+	statsWriteQueues  = 500    // rows that are written
 	statsPageSegments = 10_000 // segments whose bytes are summed up
 )
 
@@ -62,13 +62,14 @@ func (s *Store) RefreshStats(ctx context.Context, every time.Duration) (StatsTur
 }
 
 func (s *Store) refreshStats(ctx context.Context, every time.Duration, lanes, queues int) (turn StatsTurn, sum StatsSummary, err error) {
-	err = s.statsTx(ctx, "refresh stats", func(tx pgx.Tx) error {
-		if turn, err = statsDue(ctx, tx, statsRefreshLane, every); err != nil || turn.State != StatsDone {
-			return err
+	turn, err = s.statsTurn(ctx, "refresh stats", func(ctx context.Context, tx pgx.Tx) (StatsTurn, error) {
+		turn, err := statsDue(ctx, tx, statsRefreshLane, every)
+		if err != nil || turn.State != StatsDone {
+			return turn, err
 		}
 		sum, err = refreshStats(ctx, tx, lanes, queues)
-		return err
-	}, &turn)
+		return turn, err
+	})
 	return turn, sum, err
 }
 
@@ -78,23 +79,25 @@ func (s *Store) RefreshStatsNow(ctx context.Context) (RawJSON, error) {
 	return s.rawJSON(ctx, "refresh stats", `SELECT queen.log_refresh_all_stats_v1()`)
 }
 
-// statsTx runs fn in a transaction that holds the lock of the reconciler; without
-// the lock it only says so in turn.
-func (s *Store) statsTx(ctx context.Context, name string, fn func(pgx.Tx) error, turn *StatsTurn) error {
-	return s.db.Do(ctx, name, func(ctx context.Context, conn *pgx.Conn) error {
+// statsTurn runs fn in a transaction that holds the lock of the reconciler; without
+// the lock it does nothing.
+func (s *Store) statsTurn(ctx context.Context, name string, fn func(context.Context, pgx.Tx) (StatsTurn, error)) (turn StatsTurn, err error) {
+	err = s.db.Do(ctx, name, func(ctx context.Context, conn *pgx.Conn) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			var locked bool
 			if err := tx.QueryRow(ctx, `SELECT queen.log_stats_lock_v1()`).Scan(&locked); err != nil {
 				return err
 			}
 			if !locked {
-				*turn = StatsTurn{State: StatsBusy}
+				turn = StatsTurn{State: StatsBusy}
 				return nil
 			}
-			*turn = StatsTurn{State: StatsDone}
-			return fn(tx)
+			var err error
+			turn, err = fn(ctx, tx)
+			return err
 		})
 	})
+	return turn, err
 }
 
 // statsDue asks the clock of a lane, in a statement of its own: the snapshot must

@@ -30,7 +30,7 @@ func (b *bench) layRandom(queues, lanes int) {
 			oldest_live_at = (SELECT s.created_at FROM queen.log_segments AS s WHERE s.partition_id = p.id ORDER BY s.base_offset LIMIT 1)
 		WHERE random() < 0.95`)
 	b.exec(`INSERT INTO queen.log_consumers (partition_id, consumer_group, committed, batch_end, lease_expires_at)
-		SELECT p.id, g, (random() * 20 - 1)::bigint, 19, now() + (random() - 0.5) * interval '1 hour'
+		SELECT p.id, g, (random() * 20 - 1)::bigint, 19, now() + (CASE WHEN random() < 0.5 THEN 1 ELSE -1 END) * interval '1 hour'
 		FROM queen.log_partitions AS p, unnest(ARRAY['a', 'b', '__QUEUE_MODE__']) AS g WHERE random() < 0.5`)
 	b.exec(`INSERT INTO queen.log_dlq (partition_id, consumer_group, "offset")
 		SELECT p.id, 'a', 0 FROM queen.log_partitions AS p, generate_series(1, 3) WHERE random() < 0.1`)

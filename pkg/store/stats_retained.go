@@ -36,20 +36,21 @@ func (s *Store) BeginRetainedBytes(ctx context.Context, every time.Duration) (*R
 }
 
 func (s *Store) beginRetainedBytes(ctx context.Context, every time.Duration, page int) (walk *RetainedBytes, turn StatsTurn, err error) {
-	err = s.statsTx(ctx, "begin to measure the retained bytes", func(tx pgx.Tx) error {
-		if turn, err = statsDue(ctx, tx, statsRetainedLane, every); err != nil || turn.State != StatsDone {
-			return err
+	turn, err = s.statsTurn(ctx, "begin to measure the retained bytes", func(ctx context.Context, tx pgx.Tx) (StatsTurn, error) {
+		turn, err := statsDue(ctx, tx, statsRetainedLane, every)
+		if err != nil || turn.State != StatsDone {
+			return turn, err
 		}
 		ids, err := statsQueues(ctx, tx)
 		if err != nil {
-			return err
+			return turn, err
 		}
 		walk = &RetainedBytes{store: s, page: page, unsaved: ids, sums: make(map[uuid.UUID]*retained, len(ids))}
 		for _, id := range ids {
 			walk.sums[id] = &retained{}
 		}
-		return statsBegan(ctx, tx, statsRetainedLane)
-	}, &turn)
+		return turn, statsBegan(ctx, tx, statsRetainedLane)
+	})
 	if err != nil || turn.State != StatsDone {
 		return nil, turn, err
 	}
@@ -68,12 +69,12 @@ func (w *RetainedBytes) Step(ctx context.Context) (StatsTurn, error) {
 	return w.save(ctx)
 }
 
-func (w *RetainedBytes) measure(ctx context.Context) (turn StatsTurn, err error) {
+func (w *RetainedBytes) measure(ctx context.Context) (StatsTurn, error) {
 	var page []retainedRow
-	err = w.store.statsTx(ctx, "measure the retained bytes", func(tx pgx.Tx) error {
+	turn, err := w.store.statsTurn(ctx, "measure the retained bytes", func(ctx context.Context, tx pgx.Tx) (_ StatsTurn, err error) {
 		page, err = readRetained(ctx, tx, w.position, w.page)
-		return err
-	}, &turn)
+		return StatsTurn{State: StatsDone}, err
+	})
 	if err != nil || turn.State != StatsDone {
 		return turn, err
 	}
@@ -111,17 +112,17 @@ func readRetained(ctx context.Context, tx pgx.Tx, after segmentKey, limit int) (
 	})
 }
 
-func (w *RetainedBytes) save(ctx context.Context) (turn StatsTurn, err error) {
+func (w *RetainedBytes) save(ctx context.Context) (StatsTurn, error) {
 	chunk := w.unsaved[:min(statsWriteQueues, len(w.unsaved))]
 	if len(chunk) == 0 {
 		return StatsTurn{State: StatsDone}, nil
 	}
-	err = w.store.statsTx(ctx, "write the retained bytes", func(tx pgx.Tx) error {
+	turn, err := w.store.statsTurn(ctx, "write the retained bytes", func(ctx context.Context, tx pgx.Tx) (StatsTurn, error) {
 		_, err := tx.Exec(ctx, `SELECT queen.log_stats_bytes_write_v1($1, $2, $3)`, chunk,
 			values(chunk, func(id uuid.UUID) int64 { return w.sums[id].segments }),
 			values(chunk, func(id uuid.UUID) int64 { return w.sums[id].bytes }))
-		return err
-	}, &turn)
+		return StatsTurn{State: StatsDone}, err
+	})
 	if err == nil && turn.State == StatsDone {
 		w.unsaved = w.unsaved[len(chunk):]
 	}

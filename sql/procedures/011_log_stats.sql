@@ -122,8 +122,9 @@ $$;
 -- watermark (a database that was just upgraded) the segment is looked up.
 --
 -- Cursors are read in the order of their key, together with the partitions: one
--- descent per partition and group instead would take half as long again. A plan made
--- while the tables are small must not scan them later, hence the settings.
+-- descent per partition instead would take half as long again. A plan made while the
+-- tables are small must neither scan them later nor join the sums of thousands of
+-- queues in a nested loop, hence the settings.
 CREATE OR REPLACE FUNCTION queen.log_stats_page_v1(p_first UUID, p_limit INTEGER)
 RETURNS TABLE (
     r_queue       UUID,
@@ -139,6 +140,7 @@ LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_nestloop = off
 SET max_parallel_workers_per_gather = 0
 SET jit = off
 AS $$
@@ -288,11 +290,11 @@ BEGIN
            f.pending, f.pending, f.oldest, NULL, now()
     FROM unnest(p_queues, p_partitions, p_total, p_pending, p_leased, p_dead_letter, p_oldest)
         AS f (queue, partitions, total, pending, leased, dead_letter, oldest)
-    JOIN unnest(v_held) AS h (id) ON h.id = f.queue
     JOIN queen.queues AS q ON q.id = f.queue
     CROSS JOIN LATERAL (
         SELECT COALESCE(greatest(floor(EXTRACT(EPOCH FROM now() - f.oldest)), 0), 0)::DOUBLE PRECISION AS seconds
     ) AS g
+    WHERE f.queue = ANY (v_held)
     ORDER BY q.id
     ON CONFLICT (stat_type, stat_key, consumer_group) DO UPDATE SET
         namespace = EXCLUDED.namespace,
@@ -382,7 +384,7 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     c_page       CONSTANT INTEGER := 10000; -- partitions
-    c_write      CONSTANT INTEGER := 1000;  -- queues
+    c_write      CONSTANT INTEGER := 500;   -- queues
     v_first      UUID := '00000000-0000-0000-0000-000000000000';
     -- Every queue has a row, also one without partitions.
     v_queues     UUID[] := queen.log_stats_queues_v1();
@@ -438,6 +440,8 @@ LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 SET max_parallel_workers_per_gather = 0
 SET jit = off
 AS $$
@@ -484,8 +488,8 @@ BEGIN
     UPDATE queen.stats AS s
     SET segment_count = f.segments, retained_bytes = f.bytes, retained_bytes_at = now()
     FROM unnest(p_queues, p_segments, p_bytes) AS f (queue, segments, bytes)
-    JOIN unnest(v_held) AS h (id) ON h.id = f.queue
-    WHERE s.stat_type = 'queue' AND s.stat_key = f.queue::TEXT AND s.consumer_group = '__QUEUE_MODE__';
+    WHERE f.queue = ANY (v_held)
+      AND s.stat_type = 'queue' AND s.stat_key = f.queue::TEXT AND s.consumer_group = '__QUEUE_MODE__';
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     RETURN v_rows;
 END

@@ -1,7 +1,9 @@
 -- The rows of queen.stats above the queues, and the readers of all of them.
 --
--- Locks: the rollup writes rows of queen.stats, after those of the queues, in
--- the order of their primary key; the readers take none beyond those of a SELECT.
+-- Locks: the rollup, which comes after the rows of the queues, takes the row of the
+-- system first and waits for it, so that of two refreshes at once one makes its
+-- rollups after the other: they need not see the same labels, and each would wait for
+-- a row that the other has removed. The readers take none beyond those of a SELECT.
 -- Re-applying is safe: CREATE OR REPLACE, and the setting of a table made before
 -- it had one, which takes SHARE UPDATE EXCLUSIVE and stops no reader or writer.
 
@@ -43,6 +45,12 @@ AS $$
 DECLARE
     v_rows JSONB;
 BEGIN
+    INSERT INTO queen.stats (stat_type, stat_key) VALUES ('system', 'global')
+    ON CONFLICT (stat_type, stat_key, consumer_group) DO NOTHING;
+    PERFORM 1 FROM queen.stats AS s
+    WHERE s.stat_type = 'system' AND s.stat_key = 'global' AND s.consumer_group = '__QUEUE_MODE__'
+    FOR NO KEY UPDATE;
+
     WITH sums AS MATERIALIZED (
         SELECT l.kind, l.key, l.tenant, l.namespace, l.task, count(q.stat_key) AS queues,
                COALESCE(sum(q.total_messages), 0) AS total, COALESCE(sum(q.pending_messages), 0) AS pending,
