@@ -75,28 +75,6 @@ func (m *MaintenanceSession) CleanupStep(ctx context.Context, cutoff time.Time, 
 	return c, nil
 }
 
-// Forecast says what would go of a lane.
-type Forecast struct {
-	Segments, Messages, Bytes int64
-	Rule                      string // as the history names it; empty when nothing would go
-}
-
-// Forecast reads what retention steps would delete of a lane, without a lock
-// (log_retention_forecast_v1).
-func (m *MaintenanceSession) Forecast(ctx context.Context, pid uuid.UUID, all, completed *time.Time) (Forecast, error) {
-	var f Forecast
-	var rule *string
-	err := m.row(ctx, "forecast", `SELECT r_segments, r_messages, r_bytes, r_rule FROM queen.log_retention_forecast_v1($1, $2, $3)`,
-		[]any{pid, all, completed}, &f.Segments, &f.Messages, &f.Bytes, &rule)
-	if err != nil {
-		return Forecast{}, err
-	}
-	if rule != nil {
-		f.Rule = *rule
-	}
-	return f, nil
-}
-
 // TimedOut tells that the server ended a call at its statement timeout: nothing was
 // done.
 func TimedOut(err error) bool {

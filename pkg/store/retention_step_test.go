@@ -232,27 +232,3 @@ func TestAStepSetsAWrongWatermarkRight(t *testing.T) {
 	require.Zero(t, s.Deleted)
 	require.Zero(t, b.wrong())
 }
-
-func TestAForecastIsWhatStepsThenDelete(t *testing.T) {
-	t.Parallel()
-	b := setupKeep(t)
-	pid := b.fill("q", "p", 10, 3*time.Hour, time.Hour, time.Hour, time.Hour, time.Minute)
-	b.cursor(pid, "g", 25)
-	for _, rules := range []struct{ all, completed *time.Time }{
-		{nil, nil}, {ago(2 * time.Hour), nil}, {nil, ago(30 * time.Minute)}, {ago(2 * time.Hour), ago(30 * time.Minute)}, {ago(30 * time.Minute), ago(2 * time.Hour)},
-	} {
-		f, err := b.m.Forecast(t.Context(), pid, rules.all, rules.completed)
-		require.NoError(t, err)
-		b.undone(func(ctx context.Context, tx pgx.Tx) {
-			var got store.Forecast
-			require.NoError(t, tx.QueryRow(ctx, `WITH s AS MATERIALIZED (SELECT queen.log_retention_step_v1($1, $2, $3, 1000) AS r)
-				SELECT (r ->> 'deleted')::bigint, (r ->> 'messages')::bigint, (r ->> 'bytes')::bigint FROM s`,
-				pid, rules.all, rules.completed).Scan(&got.Segments, &got.Messages, &got.Bytes))
-			require.NoError(t, tx.QueryRow(ctx, `SELECT coalesce(max(retention_type), '') FROM queen.retention_history`).Scan(&got.Rule))
-			require.Equal(t, got, f)
-		})
-	}
-	f, err := b.m.Forecast(t.Context(), uuid.New(), ago(0), ago(0))
-	require.NoError(t, err)
-	require.Zero(t, f, "of a lane that is gone")
-}

@@ -367,6 +367,38 @@ AS $$
     WHERE p.id = p_pid
 $$;
 
+-- A page of the candidates of the cleanup, in the order of (last_write_at, id): those
+-- of them that are dead, and where the page ended.
+CREATE OR REPLACE FUNCTION queen.log_cleanup_page_v1(
+    p_cutoff       TIMESTAMPTZ,
+    p_after_at     TIMESTAMPTZ,
+    p_after_id     UUID,
+    p_limit        INT,
+    OUT r_dead     UUID[],
+    OUT r_examined INT,
+    OUT r_last_at  TIMESTAMPTZ,
+    OUT r_last_id  UUID
+)
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+BEGIN
+    SELECT COALESCE(array_agg(c.id) FILTER (WHERE queen.log_partition_dead_v1(c.id, p_cutoff)), '{}'), count(*),
+           max(c.last_write_at), (array_agg(c.id ORDER BY c.last_write_at DESC, c.id DESC))[1]
+    INTO r_dead, r_examined, r_last_at, r_last_id
+    FROM (
+        SELECT p.id, p.last_write_at
+        FROM queen.log_partitions AS p
+        WHERE p.oldest_live_at IS NULL AND p.last_write_at < p_cutoff AND (p.last_write_at, p.id) > (p_after_at, p_after_id)
+        ORDER BY p.last_write_at, p.id
+        LIMIT p_limit
+    ) AS c;
+END
+$$;
+
 -- Deletes up to p_max_rows dead partitions with their cursors and sidecar, in one
 -- transaction. Candidates come in the order of (last_write_at, id). With a position
 -- in it (p_after_at, p_after_id) the call looks at p_max_rows of them and answers
@@ -408,21 +440,12 @@ DECLARE
     v_deleted  BIGINT := 0;
 BEGIN
     LOOP
-        SELECT count(*) AS n, array_agg(c.id) FILTER (WHERE queen.log_partition_dead_v1(c.id, p_cutoff)) AS dead,
-               max(c.last_write_at) AS at, (array_agg(c.id ORDER BY c.last_write_at DESC, c.id DESC))[1] AS id
-        INTO v_page
-        FROM (
-            SELECT p.id, p.last_write_at
-            FROM queen.log_partitions AS p
-            WHERE p.oldest_live_at IS NULL AND p.last_write_at < p_cutoff AND (p.last_write_at, p.id) > (v_at, v_id)
-            ORDER BY p.last_write_at, p.id
-            LIMIT v_rows
-        ) AS c;
-        v_examined := v_examined + v_page.n;
-        v_dead := v_dead || COALESCE(v_page.dead, '{}');
-        v_at := COALESCE(v_page.at, v_at);
-        v_id := COALESCE(v_page.id, v_id);
-        EXIT WHEN v_page.n < v_rows OR p_after_at IS NOT NULL OR cardinality(v_dead) >= v_rows;
+        SELECT c.* INTO v_page FROM queen.log_cleanup_page_v1(p_cutoff, v_at, v_id, v_rows) AS c;
+        v_examined := v_examined + v_page.r_examined;
+        v_dead := v_dead || v_page.r_dead;
+        v_at := COALESCE(v_page.r_last_at, v_at);
+        v_id := COALESCE(v_page.r_last_id, v_id);
+        EXIT WHEN v_page.r_examined < v_rows OR p_after_at IS NOT NULL OR cardinality(v_dead) >= v_rows;
     END LOOP;
     v_dead := v_dead[1:v_rows];
 
@@ -464,7 +487,7 @@ BEGIN
     SELECT u.id, 0, '__partition_deleted__' FROM unnest(v_lanes) AS u (id);
     DELETE FROM queen.log_partitions AS p WHERE p.id = ANY (v_lanes);
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
-    RETURN jsonb_build_object('deleted', v_deleted, 'done', v_page.n < v_rows AND cardinality(v_dead) < v_rows,
+    RETURN jsonb_build_object('deleted', v_deleted, 'done', v_page.r_examined < v_rows AND cardinality(v_dead) < v_rows,
         'examined', v_examined, 'last_at', CASE WHEN v_examined > 0 THEN v_at END, 'last_id', CASE WHEN v_examined > 0 THEN v_id END);
 END
 $$;
@@ -674,6 +697,19 @@ BEGIN
       AND s.base_offset < v_rule.r_bound AND s.end_offset < v_rule.r_bound;
     r_rule := CASE WHEN r_segments > 0 THEN v_rule.r_rule END;
 END
+$$;
+
+-- How many sidecar rows of a lane a purge would delete if it were not bounded. The
+-- cutoff is bisected for, and the rows before it are counted in the index.
+CREATE OR REPLACE FUNCTION queen.log_txns_forecast_v1(p_pid UUID, p_cutoff TIMESTAMPTZ)
+RETURNS BIGINT
+LANGUAGE sql STABLE
+AS $$
+    SELECT count(*)
+    FROM queen.log_partitions AS p
+    CROSS JOIN LATERAL (SELECT queen.log_sidecar_start_v1(p.id, p.txns_start, p.last_offset, p_cutoff) AS base OFFSET 0) AS s
+    JOIN queen.log_txns AS t ON t.partition_id = p.id AND t.base_offset >= p.txns_start AND t.base_offset < s.base
+    WHERE p.id = p_pid
 $$;
 
 -- One step of the safety walk: the next p_limit lanes by id are compared with what

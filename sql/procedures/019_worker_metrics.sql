@@ -471,3 +471,15 @@ BEGIN
     RETURN v_rows;
 END
 $$;
+
+-- How many rows both would delete if they were not bounded.
+CREATE OR REPLACE FUNCTION queen.metrics_purge_forecast_v1(p_cutoff TIMESTAMPTZ)
+RETURNS BIGINT
+LANGUAGE sql STABLE
+AS $$
+    SELECT (SELECT count(*) FROM queen.worker_metrics AS w WHERE w.captured_at < p_cutoff)
+         + (SELECT count(*) FROM queen.queue_lag_metrics AS m WHERE m.bucket_time < p_cutoff)
+         + (SELECT count(*) FROM queen.queue_parked_replica AS r WHERE r.bucket_time < p_cutoff)
+         + (SELECT count(*) FROM queen.retention_history AS h WHERE h.executed_at < p_cutoff)
+         + (SELECT count(*) FROM queen.system_metrics AS s WHERE s.captured_at < p_cutoff)
+$$;

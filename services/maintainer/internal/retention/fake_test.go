@@ -407,6 +407,36 @@ func (s *fakeSession) Forecast(ctx context.Context, pid uuid.UUID, all, complete
 	return store.Forecast{Segments: int64(n), Messages: 10 * int64(n), Bytes: 100 * int64(n)}, nil
 }
 
+func (s *fakeSession) ForecastTxns(ctx context.Context, pid uuid.UUID, cutoff time.Time) (int64, error) {
+	if err := s.enter(ctx, "ForecastTxns", pid); err != nil {
+		return 0, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	l := s.db.lane(pid)
+	return int64(cut(l.txns, len(l.txns), func(_ int, at time.Time) bool { return at.Before(cutoff) })), nil
+}
+
+func (s *fakeSession) ForecastCleanup(ctx context.Context, _ time.Time, after store.LaneKey, rows int) (store.Cleanup, error) {
+	if err := s.enter(ctx, "ForecastCleanup", after.ID); err != nil {
+		return store.Cleanup{}, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	n := min(s.db.dead-int64(laneNumber(after.ID)), int64(rows))
+	last := store.LaneKey{ID: numbered(laneNumber(after.ID) + int(n))}
+	return store.Cleanup{Deleted: n, Examined: int(n), Last: last, Done: n < int64(rows)}, nil
+}
+
+func (s *fakeSession) ForecastMetrics(ctx context.Context, _ time.Time) (int64, error) {
+	if err := s.enter(ctx, "ForecastMetrics", uuid.Nil); err != nil {
+		return 0, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.metrics, nil
+}
+
 func (s *fakeSession) CleanupStep(ctx context.Context, _ time.Time, after store.LaneKey, rows int) (store.Cleanup, error) {
 	if err := s.enter(ctx, "CleanupStep", after.ID); err != nil {
 		return store.Cleanup{}, err

@@ -10,10 +10,10 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 )
 
-// DryRun reports what a cycle would delete if it had all the time it needs. It
-// takes no lock and deletes nothing, so it may run beside a leader. It says
-// nothing of partitions and metrics, and of the sidecar only on how many lanes it
-// would be purged.
+// DryRun reports what a cycle would delete if it had all the time it needs and its
+// clocks were due. It takes no lock and deletes nothing, so it may run beside a
+// leader. Partitions that the phases before would empty are not among those to be
+// removed.
 func (r *Retention) DryRun(ctx context.Context) (Report, error) {
 	l := r.newLeader()
 	defer l.close(ctx)
@@ -40,23 +40,19 @@ func (f *forecast) run(ctx context.Context, report *Report) error {
 		return fmt.Errorf("make the plan: %w", err)
 	}
 	for _, p := range []struct {
-		lanes *lanePhase
-		of    func(ctx context.Context, q store.QueuePlan, lane uuid.UUID) (store.Step, error)
+		name string
+		look phaseFunc
 	}{
-		{&f.retention, f.retained},
-		{&f.txns, func(context.Context, store.QueuePlan, uuid.UUID) (store.Step, error) { return store.Step{}, nil }},
-		{&f.eviction, f.evicted},
+		{PhaseRetention, f.lanes(plan, &f.retention, f.retained)},
+		{PhaseTxns, f.lanes(plan, &f.txns, f.purged)},
+		{PhaseEviction, f.lanes(plan, &f.eviction, f.evicted)},
+		{PhaseCleanup, f.partitions(plan.Now.Add(-f.cfg.CleanupAge))},
+		{PhaseMetrics, f.metricRows(plan.Now.Add(-f.cfg.MetricsAge))},
 	} {
-		out := Phase{Name: p.lanes.name}
+		out := Phase{Name: p.name}
 		began := time.Now()
-		for _, q := range plan.Queues {
-			if !p.lanes.due(q) {
-				continue
-			}
-			out.Queues++
-			if err := f.queue(ctx, p.lanes, q, p.of, &out); err != nil {
-				return fmt.Errorf("%s of queue %q: %w", out.Name, q.Name, err)
-			}
+		if err := p.look(ctx, &out, budget{}); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		out.Elapsed = time.Since(began)
 		report.Phases = append(report.Phases, out)
@@ -64,10 +60,52 @@ func (f *forecast) run(ctx context.Context, report *Report) error {
 	return nil
 }
 
+// laneForecast says what steps would do to one lane.
+type laneForecast func(ctx context.Context, q store.QueuePlan, lane uuid.UUID) (store.Step, error)
+
+// lanes looks at a phase that goes through lanes.
+func (f *forecast) lanes(plan store.Plan, lanes *lanePhase, of laneForecast) phaseFunc {
+	return func(ctx context.Context, out *Phase, _ budget) error {
+		for _, q := range plan.Queues {
+			if !lanes.due(q) {
+				continue
+			}
+			out.Queues++
+			if err := f.queue(ctx, lanes, q, of, out); err != nil {
+				return fmt.Errorf("queue %q: %w", q.Name, err)
+			}
+		}
+		return nil
+	}
+}
+
+// partitions looks at what the cleanup would remove.
+func (f *forecast) partitions(cutoff time.Time) phaseFunc {
+	return func(ctx context.Context, out *Phase, _ budget) error {
+		after := store.LaneKey{}
+		for more := f.cfg.Cleanup; more; {
+			page, err := f.session.ForecastCleanup(ctx, cutoff, after, f.cfg.BatchSize)
+			if err != nil {
+				return err
+			}
+			out.Lanes += int64(page.Examined)
+			out.Rows += page.Deleted
+			after, more = page.Last, !page.Done
+		}
+		return nil
+	}
+}
+
+// metricRows looks at what the purge of the metrics would remove.
+func (f *forecast) metricRows(cutoff time.Time) phaseFunc {
+	return func(ctx context.Context, out *Phase, _ budget) (err error) {
+		out.Rows, err = f.session.ForecastMetrics(ctx, cutoff)
+		return err
+	}
+}
+
 // queue goes through the lanes of one queue and adds up what would go.
-func (f *forecast) queue(ctx context.Context, lanes *lanePhase, q store.QueuePlan,
-	of func(context.Context, store.QueuePlan, uuid.UUID) (store.Step, error), out *Phase,
-) error {
+func (f *forecast) queue(ctx context.Context, lanes *lanePhase, q store.QueuePlan, of laneForecast, out *Phase) error {
 	way, part := lanes.way(q), f.parts.of(q)
 	for {
 		s, ok := way.next()
@@ -97,6 +135,11 @@ func (f *forecast) queue(ctx context.Context, lanes *lanePhase, q store.QueuePla
 
 func (f *forecast) retained(ctx context.Context, q store.QueuePlan, lane uuid.UUID) (store.Step, error) {
 	return f.ask(ctx, lane, q.All, q.Completed)
+}
+
+func (f *forecast) purged(ctx context.Context, q store.QueuePlan, lane uuid.UUID) (store.Step, error) {
+	rows, err := f.session.ForecastTxns(ctx, lane, *q.Txns)
+	return store.Step{Deleted: rows}, err
 }
 
 // evicted is what is left for the eviction of what the rules before it take: both

@@ -20,17 +20,30 @@ func TestDryRunDeletesNothingAndTakesNoLock(t *testing.T) {
 		lanes := b.lanes(q, 3, 10, 4*time.Hour) // all too old
 		lanes[0].consumed = 4                   // of which rule 2 takes four before
 		lanes[1].txns = ago(3, time.Hour)
+		b.db.dead, b.db.metrics = 1500, 2500
 		young := b.lanes(q, 1, 5, 2*time.Hour)[0]
 		young.consumed = 5
 		b.db.holder = &fakeSession{db: b.db} // a leader at work
 		report, err := b.DryRun(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, Phase{Name: PhaseRetention, Queues: 1, Lanes: 2, Segments: 9, Messages: 90, Bytes: 900, Held: 2}, report.Phase(PhaseRetention))
-		require.Equal(t, Phase{Name: PhaseTxns, Queues: 1, Lanes: 1}, report.Phase(PhaseTxns))
+		require.Equal(t, Phase{Name: PhaseTxns, Queues: 1, Lanes: 1, Rows: 3}, report.Phase(PhaseTxns))
 		require.Equal(t, Phase{Name: PhaseEviction, Queues: 1, Lanes: 3, Segments: 26, Messages: 260, Bytes: 2600}, report.Phase(PhaseEviction))
-		require.Equal(t, []Queue{{ID: q.id, Name: "q", Segments: 9, Messages: 90, Bytes: 900, Evicted: 260, Held: 2}}, report.Queues)
+		require.Equal(t, Phase{Name: PhaseCleanup, Lanes: 1500, Rows: 1500}, report.Phase(PhaseCleanup))
+		require.Equal(t, Phase{Name: PhaseMetrics, Rows: 2500}, report.Phase(PhaseMetrics))
+		require.Equal(t, []Queue{{ID: q.id, Name: "q", Segments: 9, Messages: 90, Bytes: 900, SidecarRows: 3, Evicted: 260, Held: 2}}, report.Queues)
 		require.Equal(t, 35, q.left())
 		require.Empty(t, b.db.named("TryLock", "RetentionStep", "TxnsStep", "EvictStep", "CleanupStep", "PurgeMetrics", "WalkStep", "ClockDue"))
+	})
+}
+
+func TestDryRunWithoutCleanupLooksAtNoPartition(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.dead = 3
+		report, err := b.DryRun(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, report.Phase(PhaseCleanup).Rows)
+		require.Empty(t, b.db.named("ForecastCleanup"))
 	})
 }
 
@@ -58,9 +71,9 @@ func TestDryRunSaysWhatACycleThenDoes(t *testing.T) {
 }
 
 func TestDryRunNamesWhatFailed(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, b *bench) {
+	bubble(t, Config{Cleanup: true}, func(t *testing.T, b *bench) {
 		b.lanes(b.queue(fakeQueue{all: time.Hour}), 1, 1, 2*time.Hour)
-		for _, name := range []string{"Plan", "RetentionPage", "Forecast"} {
+		for _, name := range []string{"Plan", "RetentionPage", "Forecast", "ForecastCleanup", "ForecastMetrics"} {
 			b.db.hook = func(call string) error {
 				if call == name {
 					return errBroken

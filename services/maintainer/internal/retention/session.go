@@ -25,6 +25,9 @@ type session interface {
 	EvictStep(ctx context.Context, pid uuid.UUID, cutoff time.Time, rows int) (store.Step, error)
 	NextEviction(ctx context.Context) (*time.Duration, error)
 	Forecast(ctx context.Context, pid uuid.UUID, all, completed *time.Time) (store.Forecast, error)
+	ForecastTxns(ctx context.Context, pid uuid.UUID, cutoff time.Time) (int64, error)
+	ForecastCleanup(ctx context.Context, cutoff time.Time, after store.LaneKey, rows int) (store.Cleanup, error)
+	ForecastMetrics(ctx context.Context, cutoff time.Time) (int64, error)
 
 	CleanupStep(ctx context.Context, cutoff time.Time, after store.LaneKey, rows int) (store.Cleanup, error)
 	PurgeMetrics(ctx context.Context, cutoff time.Time, rows int) (int64, error)
