@@ -16,7 +16,7 @@ import (
 // How much one statement of the stats reconciler works on. Measured figures stand
 // in sql/procedures/011_log_stats.sql.
 const (
-	statsPageLanes    = 10_000 // partitions that are summed up
+	statsPageLanes    = 50_000 // partitions that are summed up
 	statsWriteQueues  = 500    // rows that are written
 	statsPageSegments = 10_000 // segments whose bytes are summed up
 )

@@ -121,10 +121,9 @@ $$;
 -- queue are looked up, then those that are still below what was found. Without a
 -- watermark (a database that was just upgraded) the segment is looked up.
 --
--- Cursors are read in the order of their key, together with the partitions: one
--- descent per partition instead would take half as long again. A plan made while the
--- tables are small must neither scan them later nor join the sums of thousands of
--- queues in a nested loop, hence the settings.
+-- Plans are made for each call: a page that is a large part of the tables is scanned and
+-- summed up in a hash table, in half the time that walking their indexes takes,
+-- and a small part is not. A nested loop over thousands of queues is never right.
 CREATE OR REPLACE FUNCTION queen.log_stats_page_v1(p_first UUID, p_limit INTEGER)
 RETURNS TABLE (
     r_queue       UUID,
@@ -137,10 +136,9 @@ RETURNS TABLE (
     r_next        UUID
 )
 LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+SET plan_cache_mode = force_custom_plan
 SET enable_nestloop = off
+SET work_mem = '32MB'
 SET max_parallel_workers_per_gather = 0
 SET jit = off
 AS $$
@@ -159,36 +157,38 @@ BEGIN
     v_last := COALESCE(v_ends[1], 'ffffffff-ffff-ffff-ffff-ffffffffffff');
 
     RETURN QUERY
-    WITH lanes AS MATERIALIZED (
-        SELECT p.id, p.queue_id, COALESCE(p.oldest_live_at, '-infinity') AS bound,
-               c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total, f.r_pending AS pending,
-               p.oldest_live_at IS NOT NULL AND f.r_wanted = p.log_start AS exact
-        FROM queen.log_partitions AS p
-        LEFT JOIN (
-            SELECT k.* FROM queen.log_cursor_figures_v1() AS k
-            WHERE k.r_partition_id >= p_first AND k.r_partition_id <= v_last
-        ) AS c ON c.r_partition_id = p.id
-        LEFT JOIN (
-            SELECT x.partition_id, count(*) AS n
-            FROM queen.log_dlq AS x
-            WHERE x.partition_id >= p_first AND x.partition_id <= v_last
-            GROUP BY x.partition_id
-        ) AS d ON d.partition_id = p.id
-        CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.r_slowest) AS f
-        WHERE p.id >= p_first AND p.id <= v_last
-    ),
-    sums AS MATERIALIZED (
+    WITH sums AS MATERIALIZED (
         SELECT l.queue_id, count(*) AS partitions, sum(l.total) AS total, sum(l.pending) AS pending,
                sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter,
-               min(l.bound) FILTER (WHERE l.pending > 0 AND l.exact) AS oldest
-        FROM lanes AS l
+               min(l.bound) FILTER (WHERE l.pending > 0 AND l.exact) AS oldest,
+               array_agg(l.id) FILTER (WHERE l.pending > 0 AND NOT l.exact) AS ids,
+               array_agg(l.wanted) FILTER (WHERE l.pending > 0 AND NOT l.exact) AS wanted,
+               array_agg(l.bound) FILTER (WHERE l.pending > 0 AND NOT l.exact) AS bounds
+        FROM (
+            SELECT p.id, p.queue_id, COALESCE(p.oldest_live_at, '-infinity') AS bound,
+                   c.r_leased AS leased, d.n AS dead_letter, f.r_wanted AS wanted, f.r_total AS total, f.r_pending AS pending,
+                   p.oldest_live_at IS NOT NULL AND f.r_wanted = p.log_start AS exact
+            FROM queen.log_partitions AS p
+            LEFT JOIN (
+                SELECT k.* FROM queen.log_cursor_figures_v1() AS k
+                WHERE k.r_partition_id >= p_first AND k.r_partition_id <= v_last
+            ) AS c ON c.r_partition_id = p.id
+            LEFT JOIN (
+                SELECT x.partition_id, count(*) AS n
+                FROM queen.log_dlq AS x
+                WHERE x.partition_id >= p_first AND x.partition_id <= v_last
+                GROUP BY x.partition_id
+            ) AS d ON d.partition_id = p.id
+            CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.r_slowest) AS f
+            WHERE p.id >= p_first AND p.id <= v_last
+        ) AS l
         GROUP BY l.queue_id
     ),
     bounds AS MATERIALIZED (
-        SELECT l.queue_id, l.id, l.wanted, l.bound, row_number() OVER (PARTITION BY l.queue_id ORDER BY l.bound) AS rank
-        FROM lanes AS l
-        JOIN sums AS s ON s.queue_id = l.queue_id
-        WHERE l.pending > 0 AND NOT l.exact AND l.bound < COALESCE(s.oldest, 'infinity')
+        SELECT s.queue_id, u.id, u.wanted, u.bound, row_number() OVER (PARTITION BY s.queue_id ORDER BY u.bound) AS rank
+        FROM sums AS s
+        CROSS JOIN LATERAL unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
+        WHERE u.bound < COALESCE(s.oldest, 'infinity')
     ),
     lowest AS MATERIALIZED (
         SELECT b.queue_id, min(o.r_at) AS oldest
@@ -322,9 +322,9 @@ $$;
 
 -- The clock of one lane of the reconciler, in system_state: the milliseconds since its
 -- last turn began, and until the next one is due, 0 or less when it is; no row before
--- the first, and none when the clock was set back behind it. A turn is due p_every after the start of the last one, and not before
--- twenty times its duration after its end, so that the work never takes more than a
--- twentieth of the time.
+-- the first, and none when the clock was set back behind it. A turn is due p_every
+-- after the start of the last one, and not before twenty times its duration after its
+-- end, so that the work never takes more than a twentieth of the time.
 CREATE OR REPLACE FUNCTION queen.log_stats_clock_v1(p_lane TEXT, p_every BIGINT)
 RETURNS TABLE (r_since BIGINT, r_wait BIGINT)
 LANGUAGE sql STABLE
@@ -383,7 +383,7 @@ RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    c_page       CONSTANT INTEGER := 10000; -- partitions
+    c_page       CONSTANT INTEGER := 50000; -- partitions
     c_write      CONSTANT INTEGER := 500;   -- queues
     v_first      UUID := '00000000-0000-0000-0000-000000000000';
     -- Every queue has a row, also one without partitions.
