@@ -130,3 +130,22 @@ func TestAPageReadsFewSegments(t *testing.T) {
 		require.Equal(t, reads{rows: c.rows}, segments, c.name)
 	}
 }
+
+// Of thirty partitions that were consumed in part, the last by its watermark has waited
+// longest.
+func TestTheOldestMayHaveAHighWatermark(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("q", `{}`, false)
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, oldest_live_at)
+		SELECT q.id, n, 1, now() - interval '1 day' + n * interval '1 second' FROM queen.queues AS q, generate_series(1, 30) AS n`)
+	b.exec(`INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, blob)
+		SELECT p.id, n, n, p.oldest_live_at + n * (30 - p.name::int) * interval '1 hour', '1' FROM queen.log_partitions AS p, generate_series(0, 1) AS n`)
+	b.exec(`INSERT INTO queen.log_consumers (partition_id, committed) SELECT id, 0 FROM queen.log_partitions`)
+	_, _, err := b.store.RefreshStats(t.Context(), 0)
+	require.NoError(t, err)
+	var want time.Time
+	b.one([]any{&want}, `SELECT max(oldest_live_at) FROM queen.log_partitions`)
+	require.Equal(t, &want, b.lag("queue", b.queueID("q")).Oldest)
+	b.requireStatsAreExact()
+}
