@@ -322,3 +322,93 @@ func (b *keepBench) readsOfCall(session *pgx.Conn, call string) map[string]reads
 	}
 	return after
 }
+
+// A group that reads the queue holds a lane from before it first saw it, as far as
+// its subscription reaches back; one that left nothing but a record holds nothing.
+func TestAGroupThatWasNotHereYetHolds(t *testing.T) {
+	t.Parallel()
+	const record = `INSERT INTO queen.consumer_groups_metadata (tenant_id, consumer_group, queue_id, namespace, subscription_mode, subscription_timestamp) `
+	cases := map[string]struct {
+		record string // of the group "away"; $1 is the queue
+		reads  bool   // it has a cursor on another lane
+		goes   int64  // segments
+	}{
+		"subscribed to everything":      {record + `SELECT tenant_id, 'away', id, '', 'all', 'epoch' FROM queen.queues WHERE name = $1`, true, 0},
+		"subscribed in between":         {record + `SELECT tenant_id, 'away', id, '', 'timestamp', now() - interval '150 minutes' FROM queen.queues WHERE name = $1`, true, 1},
+		"subscribed after all":          {record + `SELECT tenant_id, 'away', id, '', 'new', now() FROM queen.queues WHERE name = $1`, true, 3},
+		"registered for the namespace":  {record + `SELECT tenant_id, 'away', NULL, namespace, 'all', 'epoch' FROM queen.queues WHERE name = $1`, true, 0},
+		"registered for another one":    {record + `SELECT tenant_id, 'away', NULL, 'elsewhere', 'all', 'epoch' FROM queen.queues WHERE name = $1`, true, 3},
+		"its own record decides":        {record + `SELECT tenant_id, 'away', id, '', 'new', now() FROM queen.queues WHERE name = $1 UNION ALL SELECT tenant_id, 'away', NULL, namespace, 'all', 'epoch' FROM queen.queues WHERE name = $1`, true, 3},
+		"its cursors were deleted":      {record + `SELECT tenant_id, 'away', id, '', 'all', 'epoch' FROM queen.queues WHERE name = $1`, false, 3},
+		"it is a reader without record": {`SELECT 1 FROM queen.queues WHERE name = $1`, true, 3},
+	}
+	b := setupKeep(t)
+	n := 0
+	for name, tc := range cases {
+		n++
+		queue := fmt.Sprintf("q%d", n)
+		pid := b.fill(queue, "new", 10, 3*time.Hour, 2*time.Hour, 2*time.Hour)
+		b.cursor(pid, "here", 29)
+		old := b.fill(queue, "old", 10, time.Minute)
+		if tc.reads {
+			b.cursor(old, "away", 9)
+		}
+		b.policy(queue, true, 0, 3600, 0, 3600)
+		b.exec(`UPDATE queen.queues SET namespace = name WHERE name = $1`, queue)
+		b.exec(tc.record, queue)
+
+		var q store.QueuePlan
+		for _, q = range b.plan().Queues {
+			if q.Name == queue {
+				break
+			}
+		}
+		page, err := b.m.RetentionPage(t.Context(), q, store.LaneKey{}, store.LaneKey{}, 10)
+		require.NoError(t, err)
+		require.Equal(t, 1, page.Examined, name)
+		require.Equal(t, tc.goes > 0, len(page.Due) > 0, name)
+		require.Equal(t, tc.goes, b.step(pid, nil, q.Completed, 10).Deleted, name)
+	}
+}
+
+// Reads without a group come first in nobody's view: they want everything.
+func TestReadersWithoutAGroupHoldNewLanes(t *testing.T) {
+	t.Parallel()
+	b := setupKeep(t)
+	pid := b.fill("q", "new", 10, 3*time.Hour)
+	b.cursor(pid, "here", 9)
+	b.cursor(b.fill("q", "old", 10, time.Minute), "__QUEUE_MODE__", 9)
+	b.exec(`INSERT INTO queen.consumer_groups_metadata (consumer_group, queue_id, subscription_mode, subscription_timestamp)
+		SELECT '__QUEUE_MODE__', id, 'all', now() FROM queen.queues WHERE name = 'q'`)
+	require.Zero(t, b.step(pid, nil, ago(time.Hour), 10).Deleted)
+	b.cursor(pid, "__QUEUE_MODE__", 9)
+	require.EqualValues(t, 1, b.step(pid, nil, ago(time.Hour), 10).Deleted)
+}
+
+// A watermark that only a hand can have written must not stop the others' work.
+func TestAnInfiniteWatermarkIsWorkedOff(t *testing.T) {
+	t.Parallel()
+	b := setupKeep(t)
+	pid := b.fill("q", "p", 10, 3*time.Hour, time.Minute)
+	b.policy("q", true, 3600, 0, 3600, 3600)
+	b.exec(`UPDATE queen.log_partitions SET oldest_live_at = '-infinity', oldest_txn_at = '-infinity' WHERE id = $1`, pid)
+	q := b.plan().Queues[0]
+	require.True(t, q.LiveDue && q.TxnsDue && q.EvictDue)
+	next, err := b.m.NextEviction(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, *next)
+	for _, read := range []func() (store.Page, error){
+		func() (store.Page, error) {
+			return b.m.RetentionPage(t.Context(), q, store.LaneKey{}, store.LaneKey{}, 10)
+		},
+		func() (store.Page, error) { return b.m.TxnsPage(t.Context(), q, store.LaneKey{}, 10) },
+	} {
+		page, err := read()
+		require.NoError(t, err)
+		require.Equal(t, []uuid.UUID{pid}, page.Due)
+	}
+	b.step(pid, q.All, nil, 10)
+	_, err = b.m.TxnsStep(t.Context(), pid, *q.Txns, 10)
+	require.NoError(t, err)
+	require.Zero(t, b.wrong())
+}

@@ -113,6 +113,69 @@ BEGIN
 END
 $$;
 
+-- The groups that read a queue, by a record of their own or else by one for labels
+-- that cover it, and from when on they want its messages. A record alone makes no
+-- reader: the group has to have a cursor on one of the hundred lanes that were left
+-- alone for longest, which every group knows that ever read the queue. So a group
+-- whose cursors were deleted holds nothing, whatever became of its record.
+CREATE OR REPLACE FUNCTION queen.log_queue_groups_v1(p_queue_id UUID)
+RETURNS TABLE (r_group TEXT, r_at TIMESTAMPTZ)
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_queue RECORD;
+BEGIN
+    SELECT q.tenant_id, q.namespace, q.task INTO v_queue FROM queen.queues AS q WHERE q.id = p_queue_id;
+    RETURN QUERY
+    SELECT DISTINCT ON (g.consumer_group) g.consumer_group,
+           CASE WHEN g.consumer_group = '__QUEUE_MODE__' THEN '-infinity' ELSE g.subscription_timestamp END
+    FROM (
+        SELECT m.consumer_group, m.subscription_timestamp, TRUE AS own
+        FROM queen.consumer_groups_metadata AS m
+        WHERE m.queue_id = p_queue_id AND m.partition_name = '' AND m.namespace = '' AND m.task = ''
+        UNION ALL
+        SELECT m.consumer_group, m.subscription_timestamp, FALSE
+        FROM queen.consumer_groups_metadata AS m
+        WHERE m.queue_id IS NULL AND m.tenant_id = v_queue.tenant_id AND m.partition_name = ''
+          AND m.namespace IN ('', v_queue.namespace) AND m.task IN ('', v_queue.task)
+    ) AS g
+    WHERE EXISTS (
+        SELECT 1
+        FROM (
+            SELECT p.id FROM queen.log_partitions AS p
+            WHERE p.queue_id = p_queue_id
+            ORDER BY p.last_write_at
+            LIMIT 100
+        ) AS l
+        JOIN queen.log_consumers AS c ON c.partition_id = l.id AND c.consumer_group = g.consumer_group)
+    ORDER BY g.consumer_group, g.own DESC, g.subscription_timestamp;
+END
+$$;
+
+-- Up to which offset the groups of a lane have read: one above the lowest cursor.
+-- NULL where no group ever read. A group that reads the queue and has no cursor here,
+-- because it was away since the lane appeared, has read nothing of what its
+-- subscription covers.
+CREATE OR REPLACE FUNCTION queen.log_consumed_v1(p_pid UUID, p_from BIGINT)
+RETURNS BIGINT
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_cap   BIGINT;
+    v_away  BIGINT;
+BEGIN
+    SELECT min(c.committed) + 1 INTO v_cap FROM queen.log_consumers AS c WHERE c.partition_id = p_pid;
+    IF v_cap > p_from THEN
+        SELECT min(queen.log_seed_offset_v1(p.id, p.log_start, p.last_offset, g.r_at)) + 1 INTO v_away
+        FROM queen.log_partitions AS p
+        CROSS JOIN LATERAL queen.log_queue_groups_v1(p.queue_id) AS g
+        WHERE p.id = p_pid
+          AND NOT EXISTS (SELECT 1 FROM queen.log_consumers AS c WHERE c.partition_id = p.id AND c.consumer_group = g.r_group);
+    END IF;
+    RETURN least(v_cap, v_away);
+END
+$$;
+
 -- Up to where the two rules let go of a lane, and which of them moved it there:
 -- the further one wins. Rule 1 is age alone; rule 2 is age, but never beyond what
 -- the slowest group has committed (r_cap), and nothing where no group ever read.
@@ -142,7 +205,7 @@ BEGIN
     IF p_completed_cutoff IS NULL THEN
         RETURN;
     END IF;
-    SELECT min(c.committed) + 1 INTO r_cap FROM queen.log_consumers AS c WHERE c.partition_id = p_pid;
+    r_cap := queen.log_consumed_v1(p_pid, r_bound);
     IF r_cap > r_bound THEN
         v_bound := least(r_cap, CASE WHEN p_rows IS NULL
             THEN queen.log_retention_boundary_v1(p_pid, p_from, p_completed_cutoff)
@@ -518,7 +581,7 @@ SET jit = off
 AS $$
     SELECT d.id, d.name, d.all_cutoff, d.completed_cutoff, d.txns_cutoff, d.max_wait_cutoff,
            d.live_due, d.txns_due, d.evict_due,
-           CASE WHEN d.live_due OR d.evict_due
+           CASE WHEN (d.live_due OR d.evict_due) AND isfinite(d.live_at)
                THEN EXTRACT(EPOCH FROM greatest(d.all_cutoff, d.completed_cutoff, d.max_wait_cutoff) - d.live_at)::DOUBLE PRECISION END
     FROM (
         SELECT q.id, q.name, c.*, live.at AS live_at,
@@ -559,8 +622,10 @@ $$;
 -- place in the order of (oldest_live_at, id) and up to another (NULL: to the
 -- cutoff). r_due are those on which a step may find something, ascending by id; the
 -- others are held: rule 1 does not reach them, and no group has read, or one stands
--- before the first segment. That is decided without a look at a segment. Eviction
--- asks with its cutoff as p_all_cutoff and no other.
+-- before the first segment, or reads the queue and was not here yet. That is decided
+-- without a look at a segment. Eviction
+-- asks with its cutoff as p_all_cutoff and no other. A watermark of -infinity, which
+-- only a hand can have written, stands for the year 1: callers can count from there.
 CREATE OR REPLACE FUNCTION queen.log_retention_page_v1(
     p_queue_id         UUID,
     p_all_cutoff       TIMESTAMPTZ,
@@ -584,24 +649,36 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+DECLARE
+    v_after  TIMESTAMPTZ := CASE WHEN p_after_at > '0001-01-01T00:00:00Z' THEN p_after_at ELSE '-infinity' END;
+    v_groups TEXT[] := '{}';
+    v_since  TIMESTAMPTZ[] := '{}';
 BEGIN
+    IF p_completed_cutoff IS NOT NULL THEN
+        SELECT COALESCE(array_agg(g.r_group), '{}'), COALESCE(array_agg(g.r_at), '{}') INTO v_groups, v_since
+        FROM queen.log_queue_groups_v1(p_queue_id) AS g;
+    END IF;
     SELECT COALESCE(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.due), '{}'), count(*),
-           max(l.at), (array_agg(l.id ORDER BY l.at DESC, l.id DESC))[1]
+           CASE WHEN count(*) > 0 THEN greatest(max(l.at), '0001-01-01T00:00:00Z') END, (array_agg(l.id ORDER BY l.at DESC, l.id DESC))[1]
     INTO r_due, r_examined, r_last_at, r_last_id
     FROM (
-        SELECT p.id, p.at, COALESCE(p.at < p_all_cutoff, FALSE) OR COALESCE(c.slowest >= p.log_start, FALSE) AS due
+        SELECT p.id, p.at, COALESCE(p.at < p_all_cutoff, FALSE) OR COALESCE(c.slowest >= p.log_start, FALSE) AND (
+                   c.known = cardinality(v_groups) OR NOT EXISTS (
+                       SELECT 1 FROM unnest(v_groups, v_since) AS g (name, since)
+                       WHERE g.since <= p.at AND NOT EXISTS (
+                           SELECT 1 FROM queen.log_consumers AS k WHERE k.partition_id = p.id AND k.consumer_group = g.name))) AS due
         FROM (
             SELECT x.id, x.oldest_live_at AS at, x.log_start
             FROM queen.log_partitions AS x
             WHERE x.queue_id = p_queue_id
               AND x.oldest_live_at < greatest(p_all_cutoff, p_completed_cutoff)
-              AND (x.oldest_live_at, x.id) > (p_after_at, p_after_id)
+              AND (x.oldest_live_at, x.id) > (v_after, p_after_id)
               AND (x.oldest_live_at, x.id) <= (COALESCE(p_until_at, 'infinity'), COALESCE(p_until_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
             ORDER BY x.oldest_live_at, x.id
             LIMIT p_limit
         ) AS p
         LEFT JOIN LATERAL (
-            SELECT min(k.committed) AS slowest
+            SELECT min(k.committed) AS slowest, count(*) FILTER (WHERE k.consumer_group = ANY (v_groups)) AS known
             FROM queen.log_consumers AS k
             WHERE k.partition_id = p.id AND NOT COALESCE(p.at < p_all_cutoff, FALSE)
         ) AS c ON TRUE
@@ -628,15 +705,17 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 SET jit = off
 AS $$
+DECLARE
+    v_after TIMESTAMPTZ := CASE WHEN p_after_at > '0001-01-01T00:00:00Z' THEN p_after_at ELSE '-infinity' END;
 BEGIN
     SELECT COALESCE(array_agg(l.id ORDER BY l.id), '{}'), count(*),
-           max(l.at), (array_agg(l.id ORDER BY l.at DESC, l.id DESC))[1]
+           CASE WHEN count(*) > 0 THEN greatest(max(l.at), '0001-01-01T00:00:00Z') END, (array_agg(l.id ORDER BY l.at DESC, l.id DESC))[1]
     INTO r_due, r_examined, r_last_at, r_last_id
     FROM (
         SELECT x.id, x.oldest_txn_at AS at
         FROM queen.log_partitions AS x
         WHERE x.queue_id = p_queue_id AND x.oldest_txn_at < p_cutoff
-          AND (x.oldest_txn_at, x.id) > (p_after_at, p_after_id)
+          AND (x.oldest_txn_at, x.id) > (v_after, p_after_id)
         ORDER BY x.oldest_txn_at, x.id
         LIMIT p_limit
     ) AS l;
@@ -653,7 +732,7 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 SET jit = off
 AS $$
-    SELECT greatest(0, EXTRACT(EPOCH FROM min(live.at + make_interval(secs => q.max_wait_time_seconds)) - now()))::DOUBLE PRECISION
+    SELECT greatest(0, EXTRACT(EPOCH FROM min(greatest(live.at, '0001-01-01T00:00:00Z') + make_interval(secs => q.max_wait_time_seconds)) - now()))::DOUBLE PRECISION
     FROM queen.queues AS q
     CROSS JOIN LATERAL (
         SELECT p.oldest_live_at AS at

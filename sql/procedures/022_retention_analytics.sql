@@ -10,7 +10,8 @@
 --
 -- Events of partitions (types of the form __%__) carry no messages and are left
 -- out. What was deleted from partitions that are gone since names no queue, and so
--- no tenant: it stays in every answer but one for a queue.
+-- no tenant: it stays in the answers of the default tenant, whose partitions they are where
+-- there is no other, but not in one for a queue.
 CREATE OR REPLACE FUNCTION queen.get_retention_timeseries_v1(p_filters JSONB DEFAULT '{}')
 RETURNS JSONB
 LANGUAGE plpgsql STABLE
@@ -36,7 +37,7 @@ BEGIN
         LEFT JOIN queen.queues AS q ON q.id = p.queue_id
         WHERE h.executed_at >= v_from AND h.executed_at <= v_to
           AND h.retention_type NOT LIKE '\_\_%\_\_'
-          AND (q.id IS NULL OR q.tenant_id = v_tenant)
+          AND COALESCE(q.tenant_id, '00000000-0000-0000-0000-000000000001') = v_tenant
           AND (v_queue IS NULL OR q.name = v_queue)
         GROUP BY 1
     )

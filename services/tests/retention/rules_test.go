@@ -150,6 +150,27 @@ func TestAbandonedGroupHoldsTheData(t *testing.T) {
 	x.requireStart(t, 4)
 }
 
+// TestGroupThatHasNotSeenALaneYetLosesNothing lets a group be away when a lane
+// appears that another group then consumes.
+func TestGroupThatHasNotSeenALaneYetLosesNothing(t *testing.T) {
+	t.Parallel()
+	x := shared(t)
+	x.Configure(t, x.queue, `{"retentionEnabled":true,"completedRetentionSeconds":3600}`)
+	x.Push(t, harness.Item{Queue: x.queue, Partition: "first", Payload: "m"})
+	for _, group := range []string{"away", "here"} {
+		p := x.Pop(t, x.queue, "consumerGroup="+group+"&batch=10")
+		x.AckOK(t, group, p.Acks("completed")...)
+	}
+	x.push(t, 3)
+	x.consume(t, "here", 3)
+	x.age(t, 2, longAgo)
+	x.cycle(t)
+	x.requireStart(t, 0)
+	x.consume(t, "away", 2)
+	x.cycle(t)
+	x.requireStart(t, 2)
+}
+
 // TestGroupThatWasAwayReadsOn leaves a group behind the watermark, by each rule
 // that does not ask for it.
 func TestGroupThatWasAwayReadsOn(t *testing.T) {

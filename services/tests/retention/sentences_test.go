@@ -149,7 +149,7 @@ func forUsers() []said {
 		{"The two consumption-aware rules", "both need the switch and a window", []string{"TestRules/windows without the switch", "TestRules/the switch without a window"}},
 		{"The two consumption-aware rules", "retentionSeconds: age alone; a consumer that was down comes back to a shorter log", []string{"TestRules/age takes what nobody has read", "TestGroupThatWasAwayReadsOn/age"}},
 		{"The two consumption-aware rules", "completedRetentionSeconds is capped at the lowest cursor plus one", []string{"TestRules/consumed stops at the slowest group"}},
-		{"The two consumption-aware rules", "unconsumed backlog stays however old", []string{"TestRules/unconsumed stays however old"}},
+		{"The two consumption-aware rules", "unconsumed backlog stays however old", []string{"TestRules/unconsumed stays however old", "TestGroupThatHasNotSeenALaneYetLosesNothing"}},
 		{"The two consumption-aware rules", "a partition that no group has popped keeps everything", []string{"TestRules/what no group has popped stays"}},
 		{"The two consumption-aware rules", "an abandoned group holds data until it is deleted", []string{"TestAbandonedGroupHoldsTheData", "TestHeldLaneGoesSoonAfterItsGroupMovesOn"}},
 		{"The two consumption-aware rules", "the further boundary wins", []string{"TestRules/both rules, age reaches further", "TestRules/both rules, consumed reaches further"}},
