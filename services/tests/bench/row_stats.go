@@ -16,7 +16,8 @@ const (
 	statsTouched  = 0.05 // of all segments, in one refresh: single looks, no scan
 	statsRefresh  = 500  // milliseconds
 	statsPause    = 20   // times the last refresh
-	statsLook     = 5 * time.Millisecond
+	// statsLook is rare enough not to slow down what it looks at.
+	statsLook = 20 * time.Millisecond
 	// statsLong is how long a maintainer is watched if its refreshes, and with them
 	// the pauses, take so much time that few of them fit in.
 	statsLong = 2 * time.Minute
