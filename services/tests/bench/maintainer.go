@@ -39,7 +39,17 @@ func (b *bench) maintained(ctx context.Context, s *stack, env []string, fn func(
 	if err := m.proc.Stop(); err != nil {
 		return fmt.Errorf("stop the maintainer: %w", err)
 	}
-	return m.log.Close()
+	return errors.Join(m.log.Close(), m.showComplaints())
+}
+
+// showComplaints shows what a maintainer was not content with: its figures may be
+// those of something tried twice.
+func (v *service) showComplaints() error {
+	lines, err := logLines[json.RawMessage](v, func(h logHead) bool { return h.Level == "WARN" || h.Level == "ERROR" })
+	for _, line := range lines {
+		progress("  the %s says: %s", v.name, line)
+	}
+	return err
 }
 
 func (s *stack) newMaintainer(ctx context.Context, env []string) (*service, error) {
@@ -108,17 +118,26 @@ func peakUntil(pid int, wait func() error) peak {
 	}
 }
 
-// logLines reads the lines that a service has logged with that message.
-func logLines[T any](v *service, msg string) ([]T, error) {
+// logHead is what chooses a log line.
+type logHead struct {
+	Level string `json:"level"`
+	Msg   string `json:"msg"`
+}
+
+// says chooses the lines with a message.
+func says(msg string) func(logHead) bool { return func(h logHead) bool { return h.Msg == msg } }
+
+// logLines reads the lines that a service has logged, as far as they are wanted.
+func logLines[T any](v *service, wanted func(logHead) bool) ([]T, error) {
 	f, err := os.Open(v.log.Name())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	return decodeLines[T](f, msg)
+	return decodeLines[T](f, wanted)
 }
 
-func decodeLines[T any](from io.Reader, msg string) ([]T, error) {
+func decodeLines[T any](from io.Reader, wanted func(logHead) bool) ([]T, error) {
 	var found []T
 	r := bufio.NewReader(from)
 	for {
@@ -129,11 +148,9 @@ func decodeLines[T any](from io.Reader, msg string) ([]T, error) {
 		if err != nil {
 			return nil, err
 		}
-		var head struct {
-			Msg string `json:"msg"`
-		}
+		var head logHead
 		// What is not JSON, like a panic, is shown with the error of the row.
-		if json.Unmarshal(line, &head) != nil || head.Msg != msg {
+		if json.Unmarshal(line, &head) != nil || !wanted(head) {
 			continue
 		}
 		var one T

@@ -16,11 +16,11 @@ func TestLogLinesOfOneKind(t *testing.T) {
 panic: not JSON
 {"msg":"swept","elapsed_ms":25}
 {"msg":"swept","ela`
-	got, err := decodeLines[cycleLine](strings.NewReader(text), cycleMsg)
+	got, err := decodeLines[cycleLine](strings.NewReader(text), says(cycleMsg))
 	require.NoError(t, err)
 	require.Equal(t, []cycleLine{{ElapsedMs: 15}, {ElapsedMs: 25}}, got)
 
-	_, err = decodeLines[cycleLine](strings.NewReader(text), "another")
+	_, err = decodeLines[cycleLine](strings.NewReader(text), says("another"))
 	require.ErrorContains(t, err, `"soon"`)
 }
 

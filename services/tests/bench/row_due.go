@@ -156,7 +156,7 @@ func runHeld(ctx context.Context, b *bench, out *outcome) error {
 func (s *stack) awaitCycles(ctx context.Context, n int) ([]cycleLine, error) {
 	var cycles []cycleLine
 	err := s.await(ctx, "cycles", func() (_ bool, err error) {
-		cycles, err = logLines[cycleLine](s.maintainer, cycleMsg)
+		cycles, err = logLines[cycleLine](s.maintainer, says(cycleMsg))
 		return len(cycles) >= n, err
 	})
 	return cycles, err

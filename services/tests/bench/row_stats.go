@@ -136,7 +136,7 @@ func (b *bench) watchStats(ctx context.Context, s *stack) (seen refreshes, state
 		w := startWatch(ctx, s.db, statsLock, statsLook, func(v sight) { statement = max(statement, v.statement) })
 		began := time.Now()
 		err := s.await(ctx, "refreshes", func() (_ bool, err error) {
-			seen, err = logLines[refresh](s.maintainer, refreshMsg)
+			seen, err = logLines[refresh](s.maintainer, says(refreshMsg))
 			return len(seen) > b.scale.Cycles || len(seen) > 1 && time.Since(began) > statsLong, err
 		})
 		return errors.Join(err, w.end())
