@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -124,10 +125,17 @@ func (s *Store) FoldPartitionEvents(ctx context.Context, rows int) (taken int, e
 }
 
 // PurgeMetrics deletes what was recorded before cutoff, at most rows of each table,
-// and returns how many went (metrics_purge_v1, system_metrics_purge_v1).
+// and returns how many went: by metrics_purge_v1 and system_metrics_purge_v1, each of
+// which commits alone and is tried whatever became of the other.
 func (m *MaintenanceSession) PurgeMetrics(ctx context.Context, cutoff time.Time, rows int) (deleted int64, err error) {
-	err = m.row(ctx, "purge metrics", `SELECT queen.metrics_purge_v1($1, $2) + queen.system_metrics_purge_v1($1, $2)`,
-		[]any{cutoff, rows}, &deleted)
+	for _, purge := range []struct{ name, call string }{
+		{"purge metrics", `SELECT queen.metrics_purge_v1($1, $2)`},
+		{"purge system metrics", `SELECT queen.system_metrics_purge_v1($1, $2)`},
+	} {
+		var n int64
+		err = errors.Join(err, m.row(ctx, purge.name, purge.call, []any{cutoff, rows}, &n))
+		deleted += n
+	}
 	return deleted, err
 }
 

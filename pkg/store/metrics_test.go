@@ -321,6 +321,26 @@ func TestThePurgeFindsOldRowsByAnIndex(t *testing.T) {
 	}
 }
 
+// Each of the two statements commits alone, whichever fails.
+func TestHalfOfThePurgeFailsAlone(t *testing.T) {
+	t.Parallel()
+	for broken, kept := range map[string]string{"retention_history": "system_metrics", "system_metrics": "retention_history"} {
+		t.Run(broken, func(t *testing.T) {
+			t.Parallel()
+			b := setupKeep(t)
+			b.exec(`INSERT INTO queen.retention_history (retention_type, executed_at) VALUES ('retention', now() - interval '100 days')`)
+			b.exec(`INSERT INTO queen.system_metrics (service, hostname, captured_at, metrics) VALUES ('s', 'h', now() - interval '100 days', '{}')`)
+			b.exec(`CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$`)
+			b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON queen.` + broken + ` FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
+			n, err := b.m.PurgeMetrics(t.Context(), *ago(90 * day), 10)
+			require.ErrorContains(t, err, "refused")
+			require.EqualValues(t, 1, n)
+			require.EqualValues(t, 1, b.count(`SELECT count(*) FROM queen.`+broken))
+			require.Zero(t, b.count(`SELECT count(*) FROM queen.`+kept))
+		})
+	}
+}
+
 func TestThePurgeTakesWhatIsOlderInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	b := setupKeep(t)

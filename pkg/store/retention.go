@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,15 @@ const maintenanceLock = 737001
 // lock after statementLimit and idleLimit at most.
 const (
 	leaderIdleLimit      = "10s"
-	leaderLockLimit      = "1s" // for one lane; then it is left for a later cycle
 	leaderStatementLimit = 5 * time.Second
 
 	// leaderGrace is how much later than the server's our own limit is.
 	leaderGrace = 2 * time.Second
 )
+
+// StepLockWait is how long a step waits for the lock of its lane, which is then left for
+// a later cycle.
+const StepLockWait = time.Second
 
 // errNotHeld says that the lock had been lost, or was never taken.
 var errNotHeld = errors.New("the maintenance lock is not held by this session")
@@ -47,6 +51,17 @@ func (s *Store) Maintenance(ctx context.Context) (*MaintenanceSession, error) {
 // Close ends the session, and with it what it still holds.
 func (m *MaintenanceSession) Close(ctx context.Context) { _ = m.conn.Close(ctx) }
 
+// Closed tells that the connection is gone, and what it held with it.
+func (m *MaintenanceSession) Closed() bool { return m.conn.IsClosed() }
+
+// SetLockWait has steps wait for their lanes so long from now on, in whole
+// milliseconds; TryLock makes it StepLockWait again.
+func (m *MaintenanceSession) SetLockWait(ctx context.Context, wait time.Duration) error {
+	var ignored string
+	return m.row(ctx, "limit lock waits", `SELECT set_config('lock_timeout', $1, FALSE)`,
+		[]any{strconv.FormatInt(max(1, wait.Milliseconds()), 10)}, &ignored)
+}
+
 // TryLock takes the leader's lock if nobody has it, and sets the limits of a
 // leader's session: before the lock, in one statement, so that a leader that is
 // stopped as soon as it has the lock loses it all the same. The session commits
@@ -55,7 +70,7 @@ func (m *MaintenanceSession) TryLock(ctx context.Context) (got bool, err error) 
 	var ignored string
 	const try = `SELECT set_config('idle_session_timeout', $2, FALSE) || set_config('lock_timeout', $3, FALSE)
 		|| set_config('statement_timeout', $4, FALSE) || set_config('synchronous_commit', 'off', FALSE), pg_try_advisory_lock($1)`
-	args := []any{maintenanceLock, leaderIdleLimit, leaderLockLimit, leaderStatementLimit.String()}
+	args := []any{maintenanceLock, leaderIdleLimit, StepLockWait.String(), leaderStatementLimit.String()}
 	if err := m.row(ctx, "take the maintenance lock", try, args, &ignored, &got); err != nil || got {
 		return got, err
 	}

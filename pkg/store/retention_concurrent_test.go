@@ -43,6 +43,33 @@ func TestAStepGivesUpOnALaneThatIsHeld(t *testing.T) {
 	require.Equal(t, int64(1), b.step(pid, ago(0), nil, 10).Deleted)
 }
 
+// A leader that has met one lane that is held may wait less for the others.
+func TestTheWaitForALaneCanBeShortened(t *testing.T) {
+	t.Parallel()
+	b := setupKeep(t)
+	pid := b.fill("q", "p", 10, time.Hour)
+	require.NoError(t, b.m.SetLockWait(t.Context(), 20*time.Millisecond))
+	b.holding(pid, func(ctx context.Context, _ pgx.Tx) {
+		_, err := b.m.RetentionStep(ctx, pid, ago(0), nil, 10)
+		require.True(t, store.Locked(err), "%v", err)
+	})
+	for wait, want := range map[time.Duration]string{
+		20 * time.Millisecond: "20ms", store.StepLockWait: "1s", time.Nanosecond: "1ms", // 0 would be no limit
+	} {
+		require.NoError(t, b.m.SetLockWait(t.Context(), wait))
+		got, err := b.m.Setting(t.Context(), "lock_timeout")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, b.m.SetLockWait(t.Context(), 20*time.Millisecond))
+	require.NoError(t, b.m.Unlock(t.Context()))
+	_, err := b.m.TryLock(t.Context())
+	require.NoError(t, err)
+	got, err := b.m.Setting(t.Context(), "lock_timeout")
+	require.NoError(t, err)
+	require.Equal(t, "1s", got)
+}
+
 // A step that waited for a push knows what the push has written.
 func TestAStepThatWaitedForAPush(t *testing.T) {
 	t.Parallel()

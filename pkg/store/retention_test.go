@@ -38,6 +38,8 @@ func TestTheLockDiesWithItsSession(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond)
 	_, err := b.m.Plan(t.Context())
 	require.Error(t, err, "a closed session leads nothing")
+	require.True(t, b.m.Closed())
+	require.False(t, other.Closed())
 }
 
 // A leader that hangs must lose its lock, and one step must not wait for long.
