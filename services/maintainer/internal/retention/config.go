@@ -39,15 +39,24 @@ const (
 	// StepTime is what a step should take at most, since pushes of its lane wait
 	// for it: slower ones are followed by smaller ones.
 	StepTime = 200 * time.Millisecond
+	// EvictHeldMax is the same as HeldMax of a lane whose eviction did not succeed:
+	// those have a promise to keep.
+	EvictHeldMax = 5 * time.Second
+	// AsideLanes is how many lanes a phase remembers that were locked or failed,
+	// about 100 bytes each.
+	AsideLanes = 10_000
+	// HastyWait is how long a step waits for its lane once another has waited in
+	// vain in the same run of its phase: who holds one may hold a thousand.
+	HastyWait = 50 * time.Millisecond
 	// ErrorQuiet and PurgeQuiet are the least times between two lines about a
-	// cycle that failed and about a metrics purge that failed.
+	// cycle that failed, or did not release its lock, and about a metrics purge
+	// that failed.
 	ErrorQuiet = 30 * time.Second
 	PurgeQuiet = time.Minute
 
 	pageLanes     = 1000 // lanes of one look, and of one held range
 	walkLanes     = 1000 // lanes of one step of the safety walk
-	slowLanes     = 1000 // lanes that are remembered as slow, about
-	laneErrors    = 10   // lanes that may fail before a phase is given up
+	laneErrors    = 10   // failures in a row that may concern all lanes before a phase is given up
 	releaseTime   = 2 * time.Second
 	evictionSlack = 10 * time.Millisecond // past the instant, so that its lanes are due for certain
 )

@@ -21,7 +21,7 @@ type course interface {
 	// seen says that all of a page of that span has been worked on, and how many
 	// of its lanes are still there, due and held.
 	seen(page store.Page, held int)
-	// touched says that something was deleted in the span, or may soon be.
+	// touched says that something was deleted in the span.
 	touched()
 }
 
@@ -125,7 +125,7 @@ func (c *heldCourse) leave(end bool, next int) {
 }
 
 func (c *heldCourse) touched() {
-	if c.stage == ranges {
+	if c.stage == ranges && c.i >= 0 {
 		c.held.ranges[c.i].delay = 0
 	}
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
-	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/codes"
 
-	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 )
 
@@ -20,11 +17,8 @@ type cycle struct {
 	plan   store.Plan
 	report Report
 	parts  tally
-	failed []error // what went wrong with single lanes
+	failed []error // what went wrong and did not end the cycle
 }
-
-// phaseFunc is the work of one phase.
-type phaseFunc func(ctx context.Context, out *Phase, b budget) error
 
 // cycle makes one cycle. The report tells what was done also beside an error.
 func (l *leader) cycle(ctx context.Context) (Report, error) {
@@ -46,9 +40,6 @@ func (l *leader) work(ctx context.Context, name string, do func(*cycle, context.
 	defer span.End()
 	c := &cycle{leader: l, report: Report{Began: time.Now()}, parts: tally{}}
 	err := l.lead(ctx, func(ctx context.Context) error { return do(c, ctx) })
-	if err != nil {
-		l.evictAt = time.Time{} // the next cycle will see
-	}
 	err = errors.Join(append(c.failed, err)...)
 	c.report.Elapsed = time.Since(c.report.Began)
 	c.report.Queues = c.parts.sorted()
@@ -59,40 +50,50 @@ func (l *leader) work(ctx context.Context, name string, do func(*cycle, context.
 }
 
 // all runs the phases in their order. A phase whose time is up leaves the rest to
-// the next cycle; an error that does not concern a single lane ends the cycle.
+// the next cycle. One that fails is left out: the others do not depend on it.
 func (c *cycle) all(ctx context.Context) error {
 	if err := c.makePlan(ctx); err != nil {
 		return err
 	}
-	if err := c.lookAhead(ctx); err != nil {
+	if err := c.bear(ctx, c.lookAhead(ctx)); err != nil {
 		return err
 	}
-	for _, p := range []struct {
-		name string
-		run  phaseFunc
-	}{
-		{PhaseRetention, c.sweepRetention},
-		{PhaseTxns, c.sweep(&c.txns)},
-		{PhaseEviction, c.sweepEvictions},
-		{PhaseCleanup, c.cleanUp},
-		{PhaseMetrics, c.purgeMetrics},
-		{PhaseWalk, c.walk},
-	} {
+	for _, p := range phases {
 		if err := c.phase(ctx, p.name, p.run); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return err
 		}
 	}
 	return nil
+}
+
+// phases are those of a cycle, in their order.
+var phases = []struct {
+	name string
+	run  func(c *cycle, ctx context.Context, out *Phase, b budget) error
+}{
+	{PhaseRetention, (*cycle).sweepRetention},
+	{PhaseTxns, (*cycle).sweepTxns},
+	{PhaseEviction, (*cycle).sweepEvictions},
+	{PhaseCleanup, (*cycle).cleanUp},
+	{PhaseMetrics, (*cycle).purgeMetrics},
+	{PhaseWalk, (*cycle).walk},
 }
 
 func (c *cycle) evictions(ctx context.Context) error {
 	if err := c.makePlan(ctx); err != nil {
 		return err
 	}
-	if err := c.phase(ctx, PhaseEviction, c.sweepEvictions); err != nil {
-		return fmt.Errorf("%s: %w", PhaseEviction, err)
+	return c.phase(ctx, PhaseEviction, (*cycle).sweepEvictions)
+}
+
+// bear notes an error with which the cycle can go on. It returns one that comes with
+// the loss of the session, or with the end of the process.
+func (c *cycle) bear(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil && !c.lost() {
+		c.failed = append(c.failed, err)
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (c *cycle) makePlan(ctx context.Context) (err error) {
@@ -104,36 +105,42 @@ func (c *cycle) makePlan(ctx context.Context) (err error) {
 }
 
 // phase runs one phase and reports on it.
-func (c *cycle) phase(ctx context.Context, name string, run phaseFunc) error {
+func (c *cycle) phase(ctx context.Context, name string, run func(*cycle, context.Context, *Phase, budget) error) error {
 	ctx, span := c.tracer.Start(ctx, "retention "+name)
 	defer span.End()
 	out := Phase{Name: name}
 	began := time.Now()
-	err := run(ctx, &out, budget{began: began, evictAt: c.evictAt})
+	err := run(c, ctx, &out, budget{began: began, evictAt: c.evictAt})
 	out.Elapsed = time.Since(began)
+	if err != nil {
+		out.Failed++
+		err = fmt.Errorf("%s: %w", name, err)
+	}
 	c.report.Phases = append(c.report.Phases, out)
 	c.metrics.phase(ctx, out)
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
+	return c.bear(ctx, err)
+}
+
+// sweep is a phase that goes through lanes.
+func (c *cycle) sweep(ctx context.Context, lanes *lanePhase, out *Phase, b budget) error {
+	s := &sweep{lanePhase: lanes, budget: b, out: out, parts: c.parts}
+	err := s.run(ctx, c.plan.Queues)
+	if s.failed != nil {
+		c.failed = append(c.failed, fmt.Errorf("%s: %w", lanes.name, s.failed))
+	}
 	return err
 }
 
-// sweep makes a phase of one that goes through lanes.
-func (c *cycle) sweep(lanes *lanePhase) phaseFunc {
-	return func(ctx context.Context, out *Phase, b budget) error {
-		s := &sweep{lanePhase: lanes, budget: b, out: out}
-		err := s.run(ctx, c.plan.Queues, c.parts)
-		if s.failed != nil {
-			c.failed = append(c.failed, s.failed)
-		}
-		return err
-	}
+func (c *cycle) sweepTxns(ctx context.Context, out *Phase, b budget) error {
+	return c.sweep(ctx, &c.txns, out, b)
 }
 
 func (c *cycle) sweepRetention(ctx context.Context, out *Phase, b budget) error {
 	c.forget(c.plan)
-	err := c.sweep(&c.retention)(ctx, out, b)
+	err := c.sweep(ctx, &c.retention, out, b)
 	out.Held = c.heldLanes()
 	for id, h := range c.held {
 		if part, ok := c.parts[id]; ok {
@@ -148,112 +155,9 @@ func (c *cycle) sweepRetention(ctx context.Context, out *Phase, b budget) error 
 // looks ahead once more.
 func (c *cycle) sweepEvictions(ctx context.Context, out *Phase, b budget) error {
 	b.evictAt = time.Time{}
-	if err := c.sweep(&c.eviction)(ctx, out, b); err != nil {
+	err := c.sweep(ctx, &c.eviction, out, b)
+	if ctx.Err() != nil || c.lost() {
 		return err
 	}
-	return c.lookAhead(ctx)
-}
-
-// cleanUp removes partitions that are empty and were quiet for long enough.
-func (c *cycle) cleanUp(ctx context.Context, out *Phase, b budget) error {
-	if !c.cfg.Cleanup {
-		return nil
-	}
-	due, err := c.session.ClockDue(ctx, cleanupClock, ClockPeriod)
-	if err != nil {
-		return fmt.Errorf("ask the clock: %w", err)
-	}
-	if !due && !c.cleaning {
-		return nil
-	}
-	cutoff := c.plan.Now.Add(-c.cfg.CleanupAge)
-	for {
-		began := time.Now()
-		step, err := c.session.CleanupStep(ctx, cutoff, c.cleaned, c.cleanup.rows)
-		if gaveUp(err) && ctx.Err() == nil {
-			out.TimedOut++
-			c.cleanup.timedOut()
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		c.cleanup.took(time.Since(began))
-		out.Lanes += int64(step.Examined)
-		out.Rows += step.Deleted
-		if c.cleaning, c.cleaned = !step.Done, step.Last; step.Done {
-			c.cleaned = store.LaneKey{}
-			return nil
-		}
-		if b.over(out.deleted()) {
-			out.Unfinished = true
-			return nil
-		}
-	}
-}
-
-// purgeMetrics removes old rows of the metrics tables. Its failure is no failure
-// of the cycle, unless the session went with it.
-func (c *cycle) purgeMetrics(ctx context.Context, out *Phase, _ budget) error {
-	rows, err := c.session.PurgeMetrics(ctx, c.plan.Now.Add(-c.cfg.MetricsAge), c.cfg.BatchSize)
-	out.Rows = rows
-	if err != nil {
-		out.Failed++
-		if left, ok := c.purgeErrors.speak(); ok {
-			c.log.WarnContext(ctx, "metrics were not purged", slog.Int("not_logged", left), logging.Err(err))
-		}
-	}
-	return nil
-}
-
-// walk looks for lanes whose watermark is wrong, so that no phase sees them.
-func (c *cycle) walk(ctx context.Context, out *Phase, b budget) error {
-	due, err := c.session.ClockDue(ctx, walkClock, ClockPeriod)
-	if err != nil {
-		return fmt.Errorf("ask the clock: %w", err)
-	}
-	if due {
-		if err := c.walkSteps(ctx, out, b, deepPlace, true); err != nil {
-			return err
-		}
-	}
-	if due || c.walking {
-		return c.walkSteps(ctx, out, b, shallowPlace, false)
-	}
-	return nil
-}
-
-// walkSteps goes on from a place. A deep step reads a segment of every lane, and
-// is made once; shallow ones read the lanes alone, and go on while they find
-// something.
-func (c *cycle) walkSteps(ctx context.Context, out *Phase, b budget, place string, deep bool) error {
-	at, err := c.session.Position(ctx, place)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", place, err)
-	}
-	for more := true; more; {
-		w, err := c.session.WalkStep(ctx, at, walkLanes, deep)
-		if gaveUp(err) && ctx.Err() == nil {
-			out.TimedOut++
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		out.Lanes += int64(w.Examined)
-		out.Rows += int64(w.Repaired)
-		if at = w.Last; w.End {
-			at = uuid.Nil
-		}
-		if more = !deep && !w.End && w.Repaired > 0; more && b.over(true) {
-			out.Unfinished, more = true, false
-		}
-	}
-	if !deep {
-		c.walking = out.Unfinished
-	}
-	if err := c.session.SetPosition(ctx, place, at); err != nil {
-		return fmt.Errorf("keep %s: %w", place, err)
-	}
-	return nil
+	return errors.Join(err, c.lookAhead(ctx))
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/logtest"
@@ -248,18 +249,19 @@ func TestLeaderThatLosesItsSessionStopsAtOnce(t *testing.T) {
 				i := slices.IndexFunc(calls, func(c call) bool { return c.name == name })
 				var after []string
 				for _, c := range calls[i+1:] {
-					after = append(after, c.name)
+					if c.session == calls[i].session {
+						after = append(after, c.name)
+					}
 				}
 				switch name {
-				case "PurgeMetrics": // whose failure is none of the cycle: the next statement finds out
-					require.Equal(t, []string{"ClockDue", "Unlock"}, after)
 				case "TryLock", "Unlock":
 					require.Empty(t, after)
 				default:
 					require.Equal(t, []string{"Unlock"}, after)
 				}
 				b.run(4 * time.Second)
-				require.Equal(t, 2, b.db.opened, "the next cycle has a connection of its own")
+				opened := b.db.named("TryLock")
+				require.NotSame(t, calls[0].session, opened[len(opened)-1].session, "the next cycle has a connection of its own")
 			})
 		})
 	}
@@ -328,11 +330,13 @@ func TestDatabaseThatIsDownIsTriedAgain(t *testing.T) {
 
 func TestCleanupAndWalkHaveTheirOwnClocks(t *testing.T) {
 	bubble(t, Config{Cleanup: true, BatchSize: 10}, func(t *testing.T, b *bench) {
+		b.db.width = 1 << 30
+		b.db.cost["WalkStep deep"] = LookTime
 		b.run(3*time.Minute - time.Second)
 		minutes := []time.Duration{0, time.Minute, 2 * time.Minute}
 		require.Equal(t, minutes, since(b.began, b.db.named("CleanupStep")))
 		require.Equal(t, minutes, since(b.began, b.db.named("WalkStep deep")))
-		require.Equal(t, minutes, since(b.began, b.db.named("WalkStep")), "one look, as nothing is wrong")
+		require.Equal(t, minutes, since(b.began.Add(LookTime), b.db.named("WalkStep")), "one look, as nothing is wrong")
 		require.Len(t, b.db.named("PurgeMetrics"), 36, "in every cycle")
 		deep := b.db.named("WalkStep deep")
 		require.Equal(t, []int{0, walkLanes, 2 * walkLanes}, []int{laneNumber(deep[0].lane), laneNumber(deep[1].lane), laneNumber(deep[2].lane)})
@@ -378,6 +382,137 @@ func TestCleanupAndWalkGoOnInTheNextCycle(t *testing.T) {
 		require.Zero(t, b.db.wrong)
 		require.Len(t, b.db.named("WalkStep deep"), 2, "once a minute, however long the other goes on")
 		require.Contains(t, b.lines.String(), "watermarks of partitions were wrong and have been repaired")
+	})
+}
+
+func TestDeepWalkGoesOnForItsTimeInEveryMinute(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.width = 1_000_000
+		b.db.cost["WalkStep deep"] = 10 * time.Millisecond
+		report, err := b.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, LookTime, report.Phase(PhaseWalk).Elapsed)
+		require.False(t, report.Phase(PhaseWalk).Unfinished, "it has all the time it needs")
+		b.run(20 * time.Minute)
+		steps := b.db.named("WalkStep deep")
+		require.GreaterOrEqual(t, len(steps), 1000, "a million lanes in twenty minutes")
+		for i, c := range steps[:1000] {
+			require.Equal(t, i*walkLanes, laneNumber(c.lane), "each behind the last")
+		}
+	})
+}
+
+func TestDeepWalkEndsAtTheEnd(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.width = 2*walkLanes + 1
+		_, err := b.Once(t.Context())
+		require.NoError(t, err)
+		require.Len(t, b.db.named("WalkStep deep"), 3)
+		require.Equal(t, uuid.Nil, b.db.places[deepPlace], "and begins anew")
+	})
+}
+
+func TestWalkThatCannotGoOnStartsAnew(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"Position", "WalkStep deep"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Config{}, func(t *testing.T, b *bench) {
+				b.db.width, b.db.wrong = 5*walkLanes, 2
+				bad := numbered(3 * walkLanes)
+				b.db.places[deepPlace] = bad
+				b.db.hook = func(call string) error {
+					b.db.mu.Lock()
+					defer b.db.mu.Unlock()
+					if call == name && b.db.places[deepPlace] == bad {
+						return errBroken
+					}
+					return nil
+				}
+				report, err := b.Once(t.Context())
+				require.ErrorIs(t, err, errBroken)
+				require.ErrorContains(t, err, "walk: walk by "+deepPlace)
+				require.EqualValues(t, 1, report.Phase(PhaseWalk).Failed)
+				require.Zero(t, b.db.wrong, "the other walk is made")
+				clear(b.db.clocks)
+				_, err = b.Once(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, uuid.Nil, b.db.places[deepPlace])
+			})
+		})
+	}
+}
+
+func TestPurgeGoesOnUntilAPortionIsNotFull(t *testing.T) {
+	bubble(t, Config{BatchSize: 10}, func(t *testing.T, b *bench) {
+		b.db.metrics = 10 * 1000
+		b.db.cost["PurgeMetrics"] = 10 * time.Millisecond
+		report, err := b.Once(t.Context())
+		require.NoError(t, err)
+		p := report.Phase(PhaseMetrics)
+		require.Equal(t, PhaseTime, p.Elapsed)
+		require.EqualValues(t, 2000, p.Rows)
+		require.True(t, p.Unfinished)
+		b.run(12 * time.Second) // each cycle at once after the other
+		require.Zero(t, b.db.metrics)
+		b.db.metrics = 19
+		before := len(b.db.named("PurgeMetrics"))
+		report, err = b.Once(t.Context())
+		require.NoError(t, err)
+		require.Len(t, b.db.named("PurgeMetrics"), before+2)
+		require.False(t, report.Phase(PhaseMetrics).Unfinished)
+	})
+}
+
+func TestPhaseThatFailsLeavesTheOthersTheirs(t *testing.T) {
+	t.Parallel()
+	for name, phase := range map[string]string{
+		"RetentionPage": PhaseRetention, "TxnsStep": PhaseTxns, "EvictPage": PhaseEviction,
+		"CleanupStep": PhaseCleanup, "WalkStep": PhaseWalk, "NextEviction": "look for the next eviction",
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Config{Cleanup: true}, func(t *testing.T, b *bench) {
+				b.busy()
+				b.db.hook = func(call string) error { return map[bool]error{true: errBroken}[call == name] }
+				report, err := b.Once(t.Context())
+				require.ErrorIs(t, err, errBroken)
+				require.ErrorContains(t, err, phase)
+				require.Len(t, report.Phases, 6)
+				for _, p := range report.Phases {
+					if p.Name == phase {
+						require.EqualValues(t, 1, p.Failed, p.Name)
+					} else if name != "NextEviction" {
+						require.NotZero(t, p.Segments+p.Rows, p.Name)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestReleaseErrorsAreLoggedOnceInThirtySeconds(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.hook = func(call string) error { return map[bool]error{true: errBroken}[call == "Unlock"] }
+		b.run(58 * time.Second)
+		lines := b.logged("level=WARN")
+		require.Len(t, lines, 2)
+		require.Contains(t, lines[0], "retention lock was not released: the statement failed")
+		require.Contains(t, lines[1], "time=2000-01-01T00:00:30.000Z")
+		require.Contains(t, lines[1], "not_logged=5")
+	})
+}
+
+func TestReleaseErrorNamesALostConnection(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.hook = func(call string) error {
+			if call == "NextEviction" {
+				b.db.calls[0].session.Close(t.Context())
+				return errLost
+			}
+			return nil
+		}
+		_, err := b.Once(t.Context())
+		require.ErrorIs(t, err, errLost)
+		require.Len(t, b.logged("retention lock was not released: its connection was lost in the cycle"), 1)
 	})
 }
 

@@ -279,6 +279,42 @@ func TestLockedLaneOnADatabase(t *testing.T) {
 	require.Zero(t, b.segments(locked))
 }
 
+// TestCycleOnADatabaseThatRefuses has lanes that fail, a walk that cannot go on, and
+// a leader that is not bothered.
+func TestCycleOnADatabaseThatRefuses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("q", `{"retentionEnabled": true, "retentionSeconds": 60}`)
+	b.configure("evicted", `{"maxWaitTimeSeconds": 60}`)
+	const bad = 15
+	for i := range bad {
+		b.push("q", fmt.Sprint("bad", i), 1)
+	}
+	b.exec(`UPDATE queen.log_segments SET blob = 'bad'`)
+	free, evicted := b.push("q", "free", 1), b.push("evicted", "p", 1)
+	b.age("q", time.Hour)
+	b.age("evicted", time.Hour)
+	b.exec(`CREATE FUNCTION public.refuse() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;`)
+	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON queen.log_segments FOR EACH ROW WHEN (OLD.blob = 'bad') EXECUTE FUNCTION public.refuse()`)
+	b.exec(`INSERT INTO queen.system_state (key, value) VALUES ('maintenance_position:retention_walk_deep', '"nowhere"')`)
+	b.exec(`INSERT INTO queen.retention_history (retention_type, executed_at) SELECT 'retention', now() - interval '91 days' FROM generate_series(1, 1000)`)
+
+	report, err := b.replica(retention.Config{BatchSize: 100}).Once(t.Context())
+	require.ErrorContains(t, err, "refused")
+	require.ErrorContains(t, err, "walk by retention_walk_deep")
+	require.Zero(t, b.segments(free))
+	require.Zero(t, b.segments(evicted))
+	require.EqualValues(t, bad, report.Phase(retention.PhaseRetention).Failed)
+	require.EqualValues(t, 1000, report.Phase(retention.PhaseMetrics).Rows)
+	require.EqualValues(t, 1, report.Phase(retention.PhaseWalk).Failed)
+
+	b.exec(`DROP TRIGGER refuse ON queen.log_segments`)
+	b.exec(`DELETE FROM queen.system_state WHERE key LIKE 'maintenance_clock:%'`)
+	report = b.once(retention.Config{})
+	require.EqualValues(t, bad, report.Phase(retention.PhaseRetention).Segments)
+	require.NotZero(t, report.Phase(retention.PhaseWalk).Lanes)
+}
+
 func TestStandbyAndDryRunBesideALeader(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

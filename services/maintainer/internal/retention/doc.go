@@ -9,16 +9,19 @@
 // however that ends:
 //
 //	connect -> try the lock -> plan -> retention -> txns -> eviction -> cleanup -> metrics -> walk -> release
-//	                  |                   |                                                            ^
-//	                  |                   +-- an error: the other phases are left out -----------------+
+//	                  |           |       |                                                            ^
+//	                  |           |       +-- a phase fails: the others follow all the same            |
+//	                  |           +-- no plan, and anywhere the session lost or the process told to stop
 //	                  +-- another replica has it: skip
 //
 //	retention  segments that rule 1 (age) or rule 2 (consumed by every group) lets go
 //	txns       sidecar rows of the hashes, behind the dedup and the ack window
 //	eviction   segments that waited longer than maxWaitTimeSeconds
 //	cleanup    empty partitions that were quiet for CleanupAge, once a minute
-//	metrics    rows of the metrics tables and of the history older than MetricsAge
-//	walk       a test of the lanes' watermarks, once a minute
+//	metrics    rows of the metrics tables and of the history older than MetricsAge,
+//	           in portions of BatchSize until one is not full
+//	walk       a test of the lanes' watermarks, once a minute: for LookTime against the
+//	           lanes' first rows, then against their offsets while some are wrong
 //
 // There is no transaction around a cycle. Every statement commits alone, holds the
 // lock of one lane at most (cleanup apart), and runs on the connection that holds
@@ -46,9 +49,24 @@
 //
 // What a step meets:
 //
-//	its lane is locked, or it takes too long   counted; the lane waits for the next cycle, last on its page
-//	an error that concerns this lane alone     the same; the cycle fails in the end, after the other lanes
-//	ten of those, or any other error           the cycle ends
+//	its lane is locked, or it takes too long   counted; the lane is put aside
+//	an error                                   the same, and the cycle has failed in the end
+//	ten errors in a row that may come from     the phase ends
+//	the database as a whole (full, no schema)
+//	the session is lost                        the cycle ends
+//
+// A page that cannot be read counts as an error, and leaves its queue to the next
+// cycle.
+//
+// # Lanes put aside
+//
+// Each phase remembers up to AsideLanes lanes that were locked or failed. They are
+// passed over for HeldMin, then twice as long, up to HeldMax; those of the eviction,
+// which has a promise to keep, for EvictPause up to EvictHeldMax. Then they are tried
+// again, behind all other lanes of their queue, so that however many there are no
+// other lane waits for them for long. A step waits a second for its lane; once one
+// has waited in vain, the others of that run wait HastyWait. What finds no room in
+// this memory is met again in every cycle.
 //
 // # Held lanes
 //
@@ -64,8 +82,8 @@
 //	aged    looked at in every cycle, first: rule 1 holds nothing back
 //	fresh   looked at in every cycle, next; what is held becomes the topmost range
 //	ranges  each is looked at again after HeldMin, then twice as long, up to HeldMax,
-//	        the longest overdue one first; something deleted or locked in it begins
-//	        anew, one without held lanes goes to its neighbour, small ones of the same
+//	        the longest overdue one first; something deleted in it begins anew, one
+//	        without held lanes goes to its neighbour, small ones of the same
 //	        age become one
 //
 // Ranges leave no gap, so that a lane whose watermark was repaired lands in one. So
@@ -80,12 +98,15 @@
 // leader asks when the next one falls due. Before the next cycle it gets a turn at
 // that instant, which is lock, plan, eviction, release, at most once a second; within
 // a cycle the other phases yield to it once they have had LookTime. So one comes at
-// most about four seconds late, whatever else there is to do.
+// most about four seconds late, whatever else there is to do. A cycle that fails
+// leaves the turn in place.
 //
 // # What is told
 //
 // A line at info for a cycle that deleted something, at debug for an idle one; the
-// turns of the eviction are told with the next cycle. Errors of cycles have a line
-// every ErrorQuiet at most, those of the metrics purge, which fail no cycle, every
-// PurgeQuiet. Metrics and spans are per phase.
+// turns of the eviction are told with the next cycle. Errors of cycles, and of the
+// lock's release, have a line every ErrorQuiet at most, those of the metrics purge,
+// which fail no cycle, every PurgeQuiet. Metrics and spans are per phase. Where this
+// replica does not lead, or its cycle ended early, the gauges of what is due show
+// nothing; that of the time since the last success goes on.
 package retention

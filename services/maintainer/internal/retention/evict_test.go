@@ -50,7 +50,7 @@ func TestTurnsAreToldWithTheNextCycle(t *testing.T) {
 		b.run(6 * time.Second)
 		lines := b.logged("msg=swept")
 		require.Len(t, lines, 2)
-		require.Contains(t, lines[1], "level=INFO msg=swept queues=0 segments_deleted=0 txns_purged=0 max_wait_evicted=4 ")
+		require.Contains(t, lines[1], "level=INFO msg=swept queues=1 segments_deleted=0 txns_purged=0 max_wait_evicted=4 ")
 		require.Contains(t, lines[1], "due=4 ")
 	})
 }
@@ -73,20 +73,39 @@ func TestReplicaWithoutTheLockMakesNoTurns(t *testing.T) {
 	})
 }
 
-func TestErrorOfATurnIsLoggedAndWaitsForTheCycle(t *testing.T) {
+func TestTurnThatFailsIsMadeAgain(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, b *bench) {
 		q := b.queue(fakeQueue{maxWait: 10 * time.Second})
 		b.lanes(q, 1, 1, 8*time.Second)
 		b.db.hook = func(call string) error {
-			if call == "EvictPage" && time.Since(b.began) < 4*time.Second {
+			if call == "EvictPage" && time.Since(b.began) < 3*time.Second {
 				return errLost
 			}
 			return nil
 		}
-		b.run(6 * time.Second)
+		b.run(4 * time.Second)
 		require.Len(t, b.logged("level=ERROR"), 1)
-		require.Len(t, b.db.named("EvictPage"), 2)
+		require.Equal(t, []time.Duration{2*time.Second + evictionSlack, 3*time.Second + evictionSlack}, since(b.began, b.db.named("EvictPage")))
 		require.Zero(t, q.left())
+	})
+}
+
+func TestFailedCycleKeepsTheEvictionsTurn(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{maxWait: 10 * time.Second})
+		b.lanes(q, 1, 1, 2*time.Second) // due at 8 s
+		b.lanes(b.queue(fakeQueue{all: time.Hour}), 1, 1, 2*time.Hour)
+		b.db.hook = func(call string) error {
+			if call == "RetentionPage" { // ends the session in every cycle
+				calls := b.db.named("TryLock")
+				calls[len(calls)-1].session.Close(t.Context())
+				return errLost
+			}
+			return nil
+		}
+		b.run(9 * time.Second)
+		require.Len(t, b.logged("level=ERROR"), 1)
+		require.Empty(t, q.lanes[0].segments)
 	})
 }
 
@@ -136,14 +155,18 @@ func TestEvictionBesideABacklog(t *testing.T) {
 	})
 }
 
-func TestEvictionThatStaysDueIsTriedOnceASecond(t *testing.T) {
+func TestEvictionThatFailsIsTriedAgainWithinFiveSeconds(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, b *bench) {
 		q := b.queue(fakeQueue{maxWait: 10 * time.Second})
 		l := b.lanes(q, 1, 1, 11*time.Second)[0]
 		l.broken = errBroken
-		b.run(4900 * time.Millisecond)
-		require.LessOrEqual(t, len(b.db.named("EvictStep")), 6)
-		require.GreaterOrEqual(t, len(b.db.named("EvictStep")), 4)
-		require.Len(t, b.logged("level=ERROR"), 1)
+		b.run(59 * time.Second)
+		steps := since(b.began, b.db.named("EvictStep"))
+		require.LessOrEqual(t, len(steps), 15)
+		for i := range steps[1:] {
+			require.LessOrEqual(t, steps[i+1]-steps[i], EvictHeldMax+EvictPause)
+		}
+		require.Len(t, b.logged("level=ERROR"), 2)
+		require.LessOrEqual(t, len(b.db.named("TryLock")), 60+12, "at most one turn a second")
 	})
 }

@@ -70,6 +70,7 @@ type database struct {
 	dead    int64 // partitions to clean up
 	wrong   int   // watermarks to repair
 	metrics int64 // rows to purge
+	width   int   // lanes that a deep walk goes through
 }
 
 type call struct {
@@ -123,6 +124,7 @@ func (d *database) locked() bool {
 type fakeSession struct {
 	db     *database
 	closed bool
+	waits  time.Duration // for the lock of a lane
 }
 
 // enter notes a call and lets its time pass.
@@ -158,6 +160,20 @@ func (s *fakeSession) Close(context.Context) {
 	}
 }
 
+func (s *fakeSession) Closed() bool {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.closed
+}
+
+func (s *fakeSession) SetLockWait(ctx context.Context, wait time.Duration) error {
+	if err := s.enter(ctx, "SetLockWait", uuid.Nil); err != nil {
+		return err
+	}
+	s.waits = wait
+	return nil
+}
+
 func (s *fakeSession) TryLock(ctx context.Context) (bool, error) {
 	if err := s.enter(ctx, "TryLock", uuid.Nil); err != nil {
 		return false, err
@@ -168,6 +184,7 @@ func (s *fakeSession) TryLock(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	s.db.holder = s
+	s.waits = store.StepLockWait
 	return true, nil
 }
 
@@ -314,7 +331,7 @@ func (s *fakeSession) lockLane(ctx context.Context, name string, pid uuid.UUID) 
 	locked, broken := lane.locked, lane.broken
 	s.db.mu.Unlock()
 	if locked {
-		time.Sleep(time.Second)
+		time.Sleep(s.waits)
 		return nil, errLocked
 	}
 	return lane, broken
@@ -470,12 +487,12 @@ func (s *fakeSession) WalkStep(ctx context.Context, after uuid.UUID, limit int, 
 	}
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
-	n := 0
+	n, end := 0, deep && laneNumber(after)+limit >= s.db.width
 	if !deep {
 		n = min(limit, s.db.wrong)
 		s.db.wrong -= n
 	}
-	return store.Walk{Last: numbered(laneNumber(after) + limit), Examined: limit, Repaired: n}, nil
+	return store.Walk{Last: numbered(laneNumber(after) + limit), Examined: limit, Repaired: n, End: end}, nil
 }
 
 func (s *fakeSession) ClockDue(ctx context.Context, name string, every time.Duration) (bool, error) {

@@ -25,6 +25,9 @@ func (r *Retention) DryRun(ctx context.Context) (Report, error) {
 	return report, err
 }
 
+// phaseFunc is the look at one phase.
+type phaseFunc func(ctx context.Context, out *Phase) error
+
 // forecast looks at the lanes as the phases would.
 type forecast struct {
 	*leader
@@ -51,7 +54,7 @@ func (f *forecast) run(ctx context.Context, report *Report) error {
 	} {
 		out := Phase{Name: p.name}
 		began := time.Now()
-		if err := p.look(ctx, &out, budget{}); err != nil {
+		if err := p.look(ctx, &out); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		out.Elapsed = time.Since(began)
@@ -65,7 +68,7 @@ type laneForecast func(ctx context.Context, q store.QueuePlan, lane uuid.UUID) (
 
 // lanes looks at a phase that goes through lanes.
 func (f *forecast) lanes(plan store.Plan, lanes *lanePhase, of laneForecast) phaseFunc {
-	return func(ctx context.Context, out *Phase, _ budget) error {
+	return func(ctx context.Context, out *Phase) error {
 		for _, q := range plan.Queues {
 			if !lanes.due(q) {
 				continue
@@ -81,7 +84,7 @@ func (f *forecast) lanes(plan store.Plan, lanes *lanePhase, of laneForecast) pha
 
 // partitions looks at what the cleanup would remove.
 func (f *forecast) partitions(cutoff time.Time) phaseFunc {
-	return func(ctx context.Context, out *Phase, _ budget) error {
+	return func(ctx context.Context, out *Phase) error {
 		after := store.LaneKey{}
 		for more := f.cfg.Cleanup; more; {
 			page, err := f.session.ForecastCleanup(ctx, cutoff, after, f.cfg.BatchSize)
@@ -98,7 +101,7 @@ func (f *forecast) partitions(cutoff time.Time) phaseFunc {
 
 // metricRows looks at what the purge of the metrics would remove.
 func (f *forecast) metricRows(cutoff time.Time) phaseFunc {
-	return func(ctx context.Context, out *Phase, _ budget) (err error) {
+	return func(ctx context.Context, out *Phase) (err error) {
 		out.Rows, err = f.session.ForecastMetrics(ctx, cutoff)
 		return err
 	}
@@ -106,7 +109,8 @@ func (f *forecast) metricRows(cutoff time.Time) phaseFunc {
 
 // queue goes through the lanes of one queue and adds up what would go.
 func (f *forecast) queue(ctx context.Context, lanes *lanePhase, q store.QueuePlan, of laneForecast, out *Phase) error {
-	way, part := lanes.way(q), f.parts.of(q)
+	// Straight on, whatever the phase does: a look that takes long meets no range again.
+	way, part := &straight{}, f.parts.of(q)
 	for {
 		s, ok := way.next()
 		if !ok {

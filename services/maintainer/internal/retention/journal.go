@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/pkg/logging"
 )
@@ -12,14 +13,15 @@ import (
 // journal writes the log lines of the cycles.
 type journal struct {
 	log    *slog.Logger
-	errors quiet
+	errors logging.Quiet
 	// evicted is what the eviction's own turns did since the last cycle. It is
 	// told with the next one: turns may come every second.
 	evicted Phase
+	turned  map[uuid.UUID]struct{} // the queues that they worked on
 }
 
 func newJournal(log *slog.Logger) *journal {
-	return &journal{log: log, errors: quiet{every: ErrorQuiet}}
+	return &journal{log: log, turned: map[uuid.UUID]struct{}{}, errors: logging.Quiet{Every: ErrorQuiet}}
 }
 
 // cycle tells of one cycle: at info when something was deleted, at debug else.
@@ -37,14 +39,16 @@ func (j *journal) cycle(ctx context.Context, r Report, err error) {
 	} else if err != nil {
 		return // its line is there, or was left out
 	}
-	j.evicted = Phase{}
+	j.note(r)
+	queues := len(j.turned)
+	j.evicted, j.turned = Phase{}, map[uuid.UUID]struct{}{}
 	retention, txns := r.Phase(PhaseRetention), r.Phase(PhaseTxns)
 	var timedOut int64
 	for _, p := range r.Phases {
 		timedOut += p.TimedOut
 	}
 	j.log.LogAttrs(ctx, level, "swept",
-		slog.Int("queues", len(r.Queues)),
+		slog.Int("queues", queues),
 		slog.Int64("segments_deleted", retention.Segments),
 		slog.Int64("txns_purged", txns.Rows),
 		slog.Int64("max_wait_evicted", evicted.Segments),
@@ -62,8 +66,16 @@ func (j *journal) cycle(ctx context.Context, r Report, err error) {
 // turn tells of nothing but errors, and keeps what was evicted for the next cycle.
 func (j *journal) turn(ctx context.Context, r Report, err error) {
 	j.evicted.add(r.Phase(PhaseEviction))
+	j.note(r)
 	if !errors.Is(err, ErrNotLeader) {
 		j.failed(ctx, err)
+	}
+}
+
+// note remembers which queues were worked on.
+func (j *journal) note(r Report) {
+	for _, q := range r.Queues {
+		j.turned[q.ID] = struct{}{}
 	}
 }
 
@@ -71,25 +83,7 @@ func (j *journal) failed(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil { // stopping is no failure
 		return
 	}
-	if left, ok := j.errors.speak(); ok {
+	if left, ok := j.errors.Speak(); ok {
 		j.log.ErrorContext(ctx, "retention cycle failed and will be tried again", slog.Int("not_logged", left), logging.Err(err))
 	}
-}
-
-// quiet lets one line through in a while.
-type quiet struct {
-	every time.Duration
-	last  time.Time
-	left  int
-}
-
-// speak tells whether the line may be written, and how many were left out before.
-func (q *quiet) speak() (left int, ok bool) {
-	now := time.Now()
-	if !q.last.IsZero() && now.Sub(q.last) < q.every {
-		q.left++
-		return 0, false
-	}
-	left, q.left, q.last = q.left, 0, now
-	return left, true
 }

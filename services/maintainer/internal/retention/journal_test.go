@@ -32,6 +32,21 @@ func TestSweptLineNamesWhatWasDeleted(t *testing.T) {
 	})
 }
 
+func TestSweptLineCountsTheQueuesThatWereReached(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.db.cost["RetentionStep"] = PhaseTime / 2
+		for range 7 {
+			b.lanes(b.queue(fakeQueue{all: time.Hour}), 1, 1, 2*time.Hour)
+		}
+		report, err := b.Once(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 7, report.Phase(PhaseRetention).Queues, "were due")
+		require.Len(t, report.Queues, 2)
+		newJournal(b.log).cycle(t.Context(), report, nil)
+		require.Len(t, b.logged("msg=swept queues=2 segments_deleted=2"), 1)
+	})
+}
+
 func TestIdleCycleSpeaksAtDebug(t *testing.T) {
 	bubble(t, Config{Cleanup: true}, func(t *testing.T, b *bench) {
 		b.run(31 * time.Second)

@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -29,11 +30,14 @@ type leader struct {
 	cleaning, walking bool
 	cleaned           store.LaneKey
 
-	purgeErrors quiet
+	purgeErrors, releaseErrors logging.Quiet
 }
 
 func (r *Retention) newLeader() *leader {
-	l := &leader{Retention: r, held: map[uuid.UUID]*heldLanes{}, cleanup: newPace(r.cfg.BatchSize), purgeErrors: quiet{every: PurgeQuiet}}
+	l := &leader{
+		Retention: r, held: map[uuid.UUID]*heldLanes{}, cleanup: newPace(r.cfg.BatchSize),
+		purgeErrors: logging.Quiet{Every: PurgeQuiet}, releaseErrors: logging.Quiet{Every: ErrorQuiet},
+	}
 	l.retention, l.txns, l.eviction = l.retentionPhase(), l.txnsPhase(), l.evictionPhase()
 	return l
 }
@@ -65,15 +69,27 @@ func (l *leader) close(ctx context.Context) {
 // leader without the lock can do nothing more.
 func (l *leader) lead(ctx context.Context, work func(context.Context) error) error {
 	got, err := l.tryLock(ctx)
+	l.metrics.leads(got)
 	if err != nil {
 		return err
 	}
-	l.metrics.leads(got)
 	if !got {
+		l.evictAt = time.Time{} // whoever leads sees to it
 		return ErrNotLeader
 	}
 	defer l.release(ctx)
-	return work(ctx)
+	if err := work(ctx); err != nil {
+		l.metrics.leads(false)
+		return err
+	}
+	return nil
+}
+
+// lost tells that the session is gone, and the lock with it.
+func (l *leader) lost() bool { return l.session == nil || l.session.Closed() }
+
+func (l *leader) setLockWait(ctx context.Context, wait time.Duration) error {
+	return l.session.SetLockWait(ctx, wait)
 }
 
 // tryLock tries the lock on the connection of the last cycle, and on a new one where
@@ -98,13 +114,22 @@ func (l *leader) tryLock(ctx context.Context) (got bool, err error) {
 func (l *leader) release(ctx context.Context) {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
+	lost := l.lost()
 	err := l.session.Unlock(within)
 	if err == nil {
 		return
 	}
 	l.close(ctx)
-	if ctx.Err() == nil { // else a statement was cut off, and the session with it
-		l.log.WarnContext(ctx, "retention lock was not released; its connection is closed", logging.Err(err))
+	if ctx.Err() != nil { // a statement was cut off, and the session with it
+		return
+	}
+	left, ok := l.releaseErrors.Speak()
+	switch attrs := []any{slog.Int("not_logged", left), logging.Err(err)}; {
+	case !ok:
+	case lost:
+		l.log.WarnContext(ctx, "retention lock was not released: its connection was lost in the cycle, and the lock with it", attrs...)
+	default:
+		l.log.WarnContext(ctx, "retention lock was not released: the statement failed; its connection is closed, and the lock goes with it", attrs...)
 	}
 }
 
@@ -122,11 +147,11 @@ func (l *leader) turnAt() (time.Time, bool) {
 
 // lookAhead asks when the next eviction falls due.
 func (l *leader) lookAhead(ctx context.Context) error {
-	l.evictAt = time.Time{}
 	wait, err := l.session.NextEviction(ctx)
 	if err != nil {
 		return fmt.Errorf("look for the next eviction: %w", err)
 	}
+	l.evictAt = time.Time{}
 	if wait != nil {
 		l.evictAt = time.Now().Add(*wait + evictionSlack)
 	}

@@ -11,7 +11,7 @@ import (
 // retentionPhase deletes what the two retention rules let go.
 func (l *leader) retentionPhase() lanePhase {
 	return lanePhase{
-		name: PhaseRetention, pace: newPace(l.cfg.BatchSize),
+		name: PhaseRetention, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
 		due: func(q store.QueuePlan) bool { return q.LiveDue },
 		way: func(q store.QueuePlan) course { return newHeldCourse(l.heldOf(q), q) },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {
@@ -32,7 +32,7 @@ func (l *leader) retentionPhase() lanePhase {
 // txnsPhase deletes sidecar rows that no probe and no late ack can ask for.
 func (l *leader) txnsPhase() lanePhase {
 	return lanePhase{
-		name: PhaseTxns, pace: newPace(l.cfg.BatchSize),
+		name: PhaseTxns, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
 		due: func(q store.QueuePlan) bool { return q.TxnsDue && q.Txns != nil },
 		way: func(store.QueuePlan) course { return &straight{} },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {
@@ -51,7 +51,7 @@ func (l *leader) txnsPhase() lanePhase {
 // evictionPhase deletes what has waited longer than its queue allows.
 func (l *leader) evictionPhase() lanePhase {
 	return lanePhase{
-		name: PhaseEviction, pace: newPace(l.cfg.BatchSize),
+		name: PhaseEviction, pace: newPace(l.cfg.BatchSize), aside: newAside(EvictPause, EvictHeldMax), lockWait: l.setLockWait, lost: l.lost,
 		due: func(q store.QueuePlan) bool { return q.EvictDue && q.MaxWait != nil },
 		way: func(store.QueuePlan) course { return &straight{} },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {

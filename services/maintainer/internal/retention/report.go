@@ -41,7 +41,7 @@ type Phase struct {
 	Rows     int64
 	Held     int64 // lanes that are due and held by a slow group
 	TimedOut int64 // steps that did not get their lock, or took too long
-	Failed   int64 // lanes whose step failed
+	Failed   int64 // lanes whose step failed, and 1 for a phase that was given up
 	// Unfinished says that the rest was left to the next cycle.
 	Unfinished bool
 }

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,23 @@ func TestDryRunSaysWhatACycleThenDoes(t *testing.T) {
 	})
 }
 
+func TestDryRunThatTakesLongCountsNothingTwice(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{completed: time.Hour})
+		for _, l := range b.lanes(q, 2500, 2, 2*time.Hour)[:500] {
+			l.consumed = 2
+		}
+		b.db.cost["RetentionPage"] = HeldMin + time.Second
+		report, err := b.DryRun(t.Context())
+		require.NoError(t, err)
+		p := report.Phase(PhaseRetention)
+		require.EqualValues(t, 500, p.Lanes)
+		require.EqualValues(t, 1000, p.Segments)
+		require.EqualValues(t, 2000, p.Held)
+		require.Len(t, b.db.named("RetentionPage"), 3)
+	})
+}
+
 func TestDryRunNamesWhatFailed(t *testing.T) {
 	bubble(t, Config{Cleanup: true}, func(t *testing.T, b *bench) {
 		b.lanes(b.queue(fakeQueue{all: time.Hour}), 1, 1, 2*time.Hour)
@@ -119,9 +137,13 @@ func series(t *testing.T, reader sdkmetric.Reader) map[string]float64 {
 				out[m.Name+label(p.Attributes.ToSlice())] = float64(p.Value)
 			}
 		case metricdata.Gauge[int64]:
-			out[m.Name] = float64(data.DataPoints[0].Value)
+			for _, p := range data.DataPoints {
+				out[m.Name] = float64(p.Value)
+			}
 		case metricdata.Gauge[float64]:
-			out[m.Name] = data.DataPoints[0].Value
+			for _, p := range data.DataPoints {
+				out[m.Name] = p.Value
+			}
 		case metricdata.Histogram[float64]:
 			for _, p := range data.DataPoints {
 				out[m.Name+label(p.Attributes.ToSlice())] = float64(p.Count)
@@ -167,9 +189,16 @@ func TestMetricsOfACycle(t *testing.T) {
 		b.db.queues[0].all = time.Hour
 		_, err = l.cycle(t.Context())
 		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.InDelta(t, 60+2, series(t, reader)["queen.retention.since_success"], 2)
 		b.db.hook = func(call string) error { return map[bool]error{true: errLost}[call == "Plan"] }
 		_, err = l.cycle(t.Context())
 		require.Error(t, err)
+		got = series(t, reader)
+		require.Zero(t, got["queen.retention.leader"], "it does not know")
+		require.NotContains(t, got, "queen.retention.oldest_due")
+		require.NotContains(t, got, "queen.retention.held_lanes")
+		require.GreaterOrEqual(t, got["queen.retention.since_success"], 60.0)
 		b.db.hook = nil
 		b.db.queues = nil
 		_, err = l.cycle(t.Context())
@@ -188,11 +217,40 @@ func TestMetricsOfACycle(t *testing.T) {
 			"queen.retention.eviction_turns":           1,
 			"queen.retention.step_timeouts{retention}": 1,
 			"queen.retention.leader":                   0,
-			"queen.retention.held_lanes":               0,
-			"queen.retention.oldest_due":               0,
+			"queen.retention.since_success":            0,
 		} {
 			require.InDelta(t, want, got[name], 0.01, name)
 		}
+		require.NotContains(t, got, "queen.retention.oldest_due", "of that the leader knows")
+		require.NotContains(t, got, "queen.retention.held_lanes")
+	})
+}
+
+func TestSeriesExistFromTheStart(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		reader := sdkmetric.NewManualReader()
+		_, err := newRetention(b.cfg, Deps{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("t")}, b.db.open)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		got := series(t, reader)
+		require.InDelta(t, 60, got["queen.retention.since_success"], 0.01, "from the start on")
+		delete(got, "queen.retention.since_success")
+		var names []string
+		for name, value := range got {
+			require.Zero(t, value, name)
+			names = append(names, strings.TrimPrefix(name, "queen.retention."))
+		}
+		want := []string{"leader", "eviction_turns", "sidecar_rows", "partitions", "metrics_rows", "repaired_watermarks"}
+		for _, outcome := range []string{outcomeFailed, outcomeIdle, outcomeSkipped, outcomeSwept} {
+			want = append(want, "cycles{"+outcome+"}")
+		}
+		for _, p := range phases {
+			want = append(want, "step_timeouts{"+p.name+"}", "step_failures{"+p.name+"}")
+		}
+		for _, p := range []string{PhaseRetention, PhaseEviction} {
+			want = append(want, "segments{"+p+"}", "messages{"+p+"}", "bytes{"+p+"}")
+		}
+		require.ElementsMatch(t, want, names)
 	})
 }
 

@@ -13,8 +13,10 @@ import (
 // store.MaintenanceSession.
 type session interface {
 	Close(ctx context.Context)
+	Closed() bool
 	TryLock(ctx context.Context) (bool, error)
 	Unlock(ctx context.Context) error
+	SetLockWait(ctx context.Context, wait time.Duration) error
 
 	Plan(ctx context.Context) (store.Plan, error)
 	RetentionPage(ctx context.Context, q store.QueuePlan, after, until store.LaneKey, limit int) (store.Page, error)

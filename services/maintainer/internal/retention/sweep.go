@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -27,34 +26,40 @@ type lanePhase struct {
 	// last is the queue at which the phase yielded; the next cycle begins behind
 	// it. Nil when it came to its end.
 	last uuid.UUID
-	// slow are lanes that gave trouble in the last cycle: they come last on their
-	// page, so that a few locked ones cannot use up the time of all others.
-	slow map[uuid.UUID]struct{}
+	// aside are lanes that gave trouble. They are tried again behind all others of
+	// their queue.
+	aside aside
+	// lockWait says how long steps wait for their lanes.
+	lockWait func(ctx context.Context, wait time.Duration) error
+	// lost tells that the session is gone.
+	lost func() bool
 }
 
 // sweep is one run of a lane phase. Queues take turns, so that the backlog of one
 // does not hold up the others.
 type sweep struct {
 	*lanePhase
-	budget  budget
-	out     *Phase
-	trouble map[uuid.UUID]struct{} // the slow lanes of the next run
-	failed  error                  // the first error that concerned one lane
+	budget budget
+	out    *Phase
+	parts  tally
+	failed error // the first error that did not end the run
+	doubts int   // failures in a row that may concern all lanes
+	hasty  bool  // steps do not wait long for their lanes
 }
 
 // visit is the state of one queue in a sweep.
 type visit struct {
 	plan store.QueuePlan
 	way  course
-	part *Queue
 	skip map[uuid.UUID]struct{} // lanes of the page in hand that were tried in vain
+	late []uuid.UUID            // lanes that were put aside, and whose time has come
 }
 
 // run goes through the queues until all is done or the time is up. Errors that
-// concern one lane end up in failed; any other one ends the run.
-func (s *sweep) run(ctx context.Context, queues []store.QueuePlan, parts tally) error {
-	s.trouble = map[uuid.UUID]struct{}{}
-	waiting := s.visits(queues, parts)
+// concern one lane or one queue end up in failed; any other one ends the run.
+func (s *sweep) run(ctx context.Context, queues []store.QueuePlan) error {
+	defer s.calm(ctx)
+	waiting := s.visits(queues)
 	s.out.Queues = int64(len(waiting))
 	for len(waiting) > 0 {
 		v := waiting[0]
@@ -62,29 +67,37 @@ func (s *sweep) run(ctx context.Context, queues []store.QueuePlan, parts tally) 
 		more, err := s.turn(ctx, v, len(waiting) > 0)
 		if more {
 			waiting = append(waiting, v)
-			s.remember(v.skip)
 		}
 		if s.last = v.plan.Queue; err != nil {
 			return err
 		}
-		if len(waiting) > 0 && s.budget.over(s.out.deleted()) {
+		if len(waiting) > 0 && s.budget.over(s.busy()) {
 			s.out.Unfinished = true
-			s.carry()
+			s.yield(waiting)
 			return nil
 		}
 	}
-	s.last, s.slow = uuid.Nil, s.trouble
+	s.last = uuid.Nil
 	return nil
 }
 
+// busy tells that the run did more than look: it deleted, or tried to.
+func (s *sweep) busy() bool { return s.out.deleted() || s.out.TimedOut > 0 || s.out.Failed > 0 }
+
 // visits puts the queues in order: by id, beginning behind the last one.
-func (s *sweep) visits(queues []store.QueuePlan, parts tally) []*visit {
+func (s *sweep) visits(queues []store.QueuePlan) []*visit {
 	var out []*visit
+	due := map[uuid.UUID]struct{}{}
 	for _, q := range queues {
 		if s.due(q) {
-			out = append(out, &visit{plan: q, way: s.way(q), part: parts.of(q), skip: map[uuid.UUID]struct{}{}})
+			due[q.Queue] = struct{}{}
+			out = append(out, &visit{plan: q, way: s.way(q), skip: map[uuid.UUID]struct{}{}, late: s.aside.due(q.Queue, time.Now())})
 		}
 	}
+	s.aside.keep(func(queue uuid.UUID) bool {
+		_, ok := due[queue]
+		return ok
+	})
 	slices.SortFunc(out, func(a, b *visit) int { return bytes.Compare(a.plan.Queue[:], b.plan.Queue[:]) })
 	first := slices.IndexFunc(out, func(v *visit) bool { return bytes.Compare(v.plan.Queue[:], s.last[:]) > 0 })
 	if first > 0 {
@@ -100,15 +113,16 @@ func (s *sweep) turn(ctx context.Context, v *visit, others bool) (more bool, err
 	for {
 		part, ok := v.way.next()
 		if !ok {
-			return false, nil
+			return s.again(ctx, v, up)
 		}
+		s.parts.of(v.plan)
 		page, err := s.page(ctx, v.plan, part)
 		if gaveUp(err) && ctx.Err() == nil {
 			s.out.TimedOut++
 			return false, nil
 		}
 		if err != nil {
-			return true, fmt.Errorf("look for lanes of queue %q: %w", v.plan.Name, err)
+			return false, s.judge(ctx, fmt.Errorf("look for lanes of queue %q: %w", v.plan.Name, err))
 		}
 		held, whole, err := s.lanes(ctx, v, page.Due, up)
 		if err != nil || !whole {
@@ -116,11 +130,32 @@ func (s *sweep) turn(ctx context.Context, v *visit, others bool) (more bool, err
 		}
 		v.way.seen(page, page.Examined-len(page.Due)+held)
 		clear(v.skip)
-		if up() || s.budget.over(s.out.deleted()) {
+		if up() || s.budget.over(s.busy()) {
 			_, more = v.way.next()
-			return more, nil
+			return more || len(v.late) > 0, nil
 		}
 	}
+}
+
+// again tries the lanes that were put aside earlier, behind all others of their
+// queue: none of these has to wait for them.
+func (s *sweep) again(ctx context.Context, v *visit, up func() bool) (more bool, err error) {
+	stop := func() bool { return up() || s.budget.over(true) }
+	for len(v.late) > 0 {
+		lane := v.late[0]
+		v.late = v.late[1:]
+		_, unfinished, err := s.lane(ctx, v, lane, stop)
+		if err != nil {
+			return true, err
+		}
+		if unfinished {
+			v.late = append([]uuid.UUID{lane}, v.late...)
+		}
+		if stop() {
+			break
+		}
+	}
+	return len(v.late) > 0, nil
 }
 
 // lanes works on the lanes of a page. It counts those from which nothing could be
@@ -128,8 +163,8 @@ func (s *sweep) turn(ctx context.Context, v *visit, others bool) (more bool, err
 // work on always gets on by one at least.
 func (s *sweep) lanes(ctx context.Context, v *visit, due []uuid.UUID, up func() bool) (held int, whole bool, err error) {
 	stop := func() bool { return up() || s.budget.over(true) }
-	for i, lane := range s.ordered(due) {
-		if _, tried := v.skip[lane]; tried {
+	for i, lane := range due {
+		if _, tried := v.skip[lane]; tried || s.aside.has(v.plan.Queue, lane) {
 			held++
 			continue
 		}
@@ -148,23 +183,6 @@ func (s *sweep) lanes(ctx context.Context, v *visit, due []uuid.UUID, up func() 
 	return held, true, nil
 }
 
-// ordered puts the slow lanes last, and leaves the others ascending by id.
-func (s *sweep) ordered(due []uuid.UUID) []uuid.UUID {
-	if len(s.slow) == 0 {
-		return due
-	}
-	var late []uuid.UUID
-	out := make([]uuid.UUID, 0, len(due))
-	for _, lane := range due {
-		if _, slow := s.slow[lane]; slow {
-			late = append(late, lane)
-		} else {
-			out = append(out, lane)
-		}
-	}
-	return append(out, late...)
-}
-
 // lane makes the steps of one lane until nothing is left to delete or the time is
 // up, in which case there may be more.
 func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() bool) (deleted, more bool, err error) {
@@ -175,14 +193,16 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 		if err != nil {
 			return deleted, false, s.refused(ctx, v, lane, err)
 		}
+		s.doubts = 0
 		s.pace.took(time.Since(began))
-		s.book(s.out, v.part, step)
+		s.book(s.out, s.parts.of(v.plan), step)
 		if step.Deleted > 0 {
 			deleted = true
 			v.way.touched()
 		}
 		// The contract says done when nothing was deleted; nobody relies on it.
 		if step.Done || step.Deleted == 0 {
+			s.aside.drop(v.plan.Queue, lane)
 			return deleted, false, nil
 		}
 		if stop() {
@@ -191,43 +211,64 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 	}
 }
 
-// refused judges the error of a step. What concerns this lane alone is counted,
-// and the lane left to the next cycle; anything else is returned.
+// refused deals with the error of a step. Where the other lanes may fare better it
+// is counted, and the lane put aside; otherwise it is returned.
 func (s *sweep) refused(ctx context.Context, v *visit, lane uuid.UUID, err error) error {
 	err = fmt.Errorf("partition %s of queue %q: %w", lane, v.plan.Name, err)
-	if ctx.Err() != nil {
-		return err
-	}
-	switch {
-	case gaveUp(err):
+	if gaveUp(err) && ctx.Err() == nil {
 		s.out.TimedOut++
 		if store.TimedOut(err) {
 			s.pace.timedOut()
+		} else {
+			s.hurry(ctx)
 		}
-	case store.Classify(err) == store.Permanent && s.out.Failed < laneErrors:
-		s.out.Failed++
-		if s.failed == nil {
-			s.failed = err
-		}
-	default:
+	} else if err := s.judge(ctx, err); err != nil {
 		return err
 	}
-	v.way.touched()
-	s.trouble[lane] = struct{}{}
+	s.aside.put(v.plan.Queue, lane, time.Now())
 	return nil
 }
 
-// carry keeps also those slow lanes that were not reached.
-func (s *sweep) carry() {
-	if len(s.slow) < slowLanes {
-		maps.Copy(s.trouble, s.slow)
+// judge counts an error of one lane or of one queue. It returns one that ends the
+// run: without the session nothing can be done, and errors in a row that may come
+// from the database as a whole are not worth a statement for each lane.
+func (s *sweep) judge(ctx context.Context, err error) error {
+	if ctx.Err() != nil || s.lost() {
+		return err
 	}
-	s.slow = s.trouble
+	if store.Classify(err) != store.Permanent {
+		if s.doubts++; s.doubts >= laneErrors {
+			return err
+		}
+	}
+	s.out.Failed++
+	if s.failed == nil {
+		s.failed = err
+	}
+	return nil
 }
 
-// remember keeps the lanes that were tried in vain on a page that was not finished.
-func (s *sweep) remember(lanes map[uuid.UUID]struct{}) {
-	for lane := range lanes {
-		s.trouble[lane] = struct{}{}
+// hurry has the steps that follow wait less for their lanes, so that many locked
+// ones do not use up the time of the others. Where it cannot be set they wait.
+func (s *sweep) hurry(ctx context.Context) {
+	if !s.hasty {
+		s.hasty = s.lockWait(ctx, HastyWait) == nil
+	}
+}
+
+// calm undoes hurry; so does the lock of the next cycle.
+func (s *sweep) calm(ctx context.Context) {
+	if s.hasty && ctx.Err() == nil && !s.lost() {
+		s.hasty = s.lockWait(ctx, store.StepLockWait) != nil
+	}
+}
+
+// yield puts aside what was tried in vain on pages that were not finished: the next
+// run begins those pages anew.
+func (s *sweep) yield(waiting []*visit) {
+	for _, v := range waiting {
+		for lane := range v.skip {
+			s.aside.put(v.plan.Queue, lane, time.Now())
+		}
 	}
 }

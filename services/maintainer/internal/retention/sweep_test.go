@@ -5,7 +5,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/store"
 )
 
 func TestStepsGoOnUntilTheLaneIsDone(t *testing.T) {
@@ -139,7 +142,7 @@ func TestLockedLanesDoNotUseUpTheTimeOfTheOthers(t *testing.T) {
 	})
 }
 
-func TestHeldLaneThatWasLockedIsTriedAgainSoon(t *testing.T) {
+func TestHeldLaneThatWasLockedIsTriedAgain(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, b *bench) {
 		q := b.queue(fakeQueue{completed: time.Hour})
 		l := b.lanes(q, 1, 5, 2*time.Hour)[0]
@@ -153,7 +156,7 @@ func TestHeldLaneThatWasLockedIsTriedAgainSoon(t *testing.T) {
 			l.locked = false
 			b.db.mu.Unlock()
 		}()
-		b.run(30*time.Minute + 15*time.Second)
+		b.run(30*time.Minute + HeldMax + IntervalDefault)
 		require.Zero(t, q.left())
 	})
 }
@@ -173,22 +176,163 @@ func TestBrokenLaneDoesNotHoldUpTheOthers(t *testing.T) {
 	})
 }
 
-func TestPhaseIsGivenUpWhenEveryLaneFails(t *testing.T) {
+// errFull may concern every lane.
+var errFull = &pgconn.PgError{Code: "53100", Message: "disk full"}
+
+func TestPhaseIsGivenUpWhenTheDatabaseMayBeTheReason(t *testing.T) {
 	t.Parallel()
-	for lanes, gone := range map[int]bool{laneErrors: true, laneErrors + 1: false} {
+	for lanes, gone := range map[int]bool{laneErrors - 1: true, laneErrors: false} {
 		t.Run("", func(t *testing.T) {
 			bubble(t, Config{}, func(t *testing.T, b *bench) {
 				q := b.queue(fakeQueue{all: time.Hour})
 				for _, l := range b.lanes(q, lanes, 5, 4*time.Hour) {
-					l.broken = errBroken
+					l.broken = errFull
 				}
 				b.lanes(q, 1, 5, 4*time.Hour)
-				_, err := b.Once(t.Context())
-				require.ErrorIs(t, err, errBroken)
+				b.db.metrics = 1
+				report, err := b.Once(t.Context())
+				require.ErrorIs(t, err, errFull)
 				require.Equal(t, gone, q.left() == 5*lanes)
+				require.EqualValues(t, lanes, report.Phase(PhaseRetention).Failed)
+				require.Zero(t, b.db.metrics, "the other phases run")
 			})
 		})
 	}
+}
+
+func TestErrorsThatAreNotInARowDoNotEndAPhase(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		for i, l := range b.lanes(q, 4*laneErrors, 5, 4*time.Hour) {
+			if i%2 == 0 {
+				l.broken = errFull
+			}
+		}
+		_, err := b.Once(t.Context())
+		require.ErrorIs(t, err, errFull)
+		require.Equal(t, 2*laneErrors*5, q.left())
+	})
+}
+
+func TestManyBrokenLanesHoldUpNobody(t *testing.T) {
+	bubble(t, Config{Cleanup: true}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		for _, l := range b.lanes(q, pageLanes+100, 1, 4*time.Hour) {
+			l.broken = errBroken
+		}
+		free := b.lanes(q, 1, 5, 2*time.Hour)[0] // behind them all
+		next := b.queue(fakeQueue{all: time.Hour})
+		b.lanes(next, 1, 5, 2*time.Hour)
+		b.db.dead, b.db.metrics = 3, 3
+		report, err := b.Once(t.Context())
+		require.ErrorIs(t, err, errBroken)
+		require.Empty(t, free.segments)
+		require.Zero(t, next.left())
+		require.Zero(t, b.db.dead+b.db.metrics)
+		require.EqualValues(t, pageLanes+100, report.Phase(PhaseRetention).Failed)
+	})
+}
+
+func TestManyLockedLanesDoNotStarveTheOneBehind(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		locked := b.lanes(q, pageLanes+100, 1, 4*time.Hour)
+		for _, l := range locked {
+			l.locked = true
+		}
+		free := b.lanes(q, 1, 5, 2*time.Hour)[0]
+		b.run(5 * time.Minute)
+		require.Empty(t, free.segments)
+		for _, l := range locked {
+			l.locked = false
+		}
+		b.run(time.Second)
+		require.Zero(t, q.left())
+	})
+}
+
+func TestQueueOfLockedLanesLeavesRunOnceToTheNext(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		for _, l := range b.lanes(b.queue(fakeQueue{all: time.Hour}), 20, 1, 2*time.Hour) {
+			l.locked = true
+		}
+		next := b.queue(fakeQueue{all: time.Hour})
+		b.lanes(next, 3, 5, 2*time.Hour)
+		_, err := b.Once(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, next.left())
+	})
+}
+
+func TestLaneThatFailsIsLeftAloneForLongerAndLonger(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		l := b.lanes(q, 1, 5, 2*time.Hour)[0]
+		l.broken = errBroken
+		b.run(40 * time.Minute)
+		var waits []time.Duration
+		steps := since(b.began, b.db.named("RetentionStep"))
+		for i := range steps[1:] {
+			waits = append(waits, steps[i+1]-steps[i])
+		}
+		require.Equal(t, []time.Duration{
+			5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second,
+			320 * time.Second, 10 * time.Minute, 10 * time.Minute,
+		}, waits)
+	})
+}
+
+func TestStepsWaitLessBehindALockedLane(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		for _, l := range b.lanes(q, 3, 1, 2*time.Hour) {
+			l.locked, l.txns = true, l.segments
+		}
+		report, err := b.Once(t.Context())
+		require.NoError(t, err)
+		for _, name := range []string{PhaseRetention, PhaseTxns} {
+			require.Equal(t, store.StepLockWait+2*HastyWait, report.Phase(name).Elapsed, name)
+		}
+		require.Len(t, b.db.named("SetLockWait"), 4, "each phase waits for its first one again")
+	})
+}
+
+func TestLanesPutAsideAreBounded(t *testing.T) {
+	t.Parallel()
+	a, now := newAside(HeldMin, HeldMax), time.Now()
+	for i := range AsideLanes {
+		a.put(numbered(i%3), numbered(i), now)
+	}
+	require.Equal(t, AsideLanes, a.n)
+	a.put(numbered(0), numbered(AsideLanes), now)
+	require.False(t, a.has(numbered(0), numbered(AsideLanes)), "no room")
+	a.put(numbered(0), numbered(0), now)
+	require.Empty(t, a.due(numbered(0), now.Add(HeldMin-1)))
+	require.Len(t, a.due(numbered(0), now.Add(HeldMin)), AsideLanes/3, "but the one that failed twice")
+	require.Equal(t, numbered(0), a.due(numbered(0), now.Add(2*HeldMin))[AsideLanes/3], "the longest overdue first")
+	a.drop(numbered(0), numbered(0))
+	a.drop(numbered(0), numbered(0))
+	require.Equal(t, AsideLanes-1, a.n)
+	a.put(numbered(0), numbered(AsideLanes), now)
+	require.True(t, a.has(numbered(0), numbered(AsideLanes)))
+	a.keep(func(queue uuid.UUID) bool { return queue == numbered(1) })
+	require.Len(t, a.queues[numbered(1)], a.n)
+	require.Len(t, a.queues, 1)
+}
+
+func TestQueuesThatHaveNothingDueAreNotPutAside(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		q := b.queue(fakeQueue{all: time.Hour})
+		b.lanes(q, 1, 5, 2*time.Hour)[0].broken = errBroken
+		l := b.newLeader()
+		_, err := l.cycle(t.Context())
+		require.Error(t, err)
+		require.Equal(t, 1, l.retention.aside.n)
+		q.all = 0
+		_, err = l.cycle(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, l.retention.aside.n)
+	})
 }
 
 func TestSlowStepsBecomeSmaller(t *testing.T) {
