@@ -50,7 +50,21 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 			o.Observe(age(&m.measured), metric.WithAttributes(laneKey.String(retainedLane)))
 			return nil
 		}))
-	return m, errors.Join(err1, err2, err3)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	m.zero(context.Background())
+	return m, nil
+}
+
+// zero makes every series exist from the start: what appears with its first
+// increment has no rate.
+func (m *metrics) zero(ctx context.Context) {
+	for _, lane := range []string{refreshLane, retainedLane} {
+		for _, outcome := range []string{string(store.StatsDone), string(store.StatsBusy), string(store.StatsEarly), outcomeFailed} {
+			m.turns.Add(ctx, 0, metric.WithAttributes(laneKey.String(lane), outcomeKey.String(outcome)))
+		}
+	}
 }
 
 func age(done *atomic.Int64) float64 { return time.Since(time.Unix(0, done.Load())).Seconds() }

@@ -31,6 +31,9 @@ const (
 	// busyPause is how soon a replica looks again after it met the lock held. The
 	// holder is at work for some tenths of a second.
 	busyPause = time.Second
+
+	// errorQuiet is the least time between two lines about a failure.
+	errorQuiet = 30 * time.Second
 )
 
 // Config says how often things are done.
@@ -70,6 +73,7 @@ type Reconciler struct {
 	refreshing, measuring lane
 	walk                  walk      // in progress
 	walkBegan             time.Time // of it
+	errors                logging.Quiet
 }
 
 // lane is one of the two things a Reconciler does.
@@ -97,7 +101,7 @@ func New(cfg Config, deps Deps) (*Reconciler, error) {
 			}
 			return w, turn, err
 		},
-		refreshing: lane{name: refreshLane}, measuring: lane{name: retainedLane},
+		errors: logging.Quiet{Every: errorQuiet}, refreshing: lane{name: refreshLane}, measuring: lane{name: retainedLane},
 	}, nil
 }
 
@@ -206,9 +210,12 @@ func (r *Reconciler) failed(ctx context.Context, l *lane, elapsed time.Duration,
 		pause = max(pause, restAfterRefresh*elapsed)
 	}
 	l.failures++
-	if ctx.Err() == nil { // else it failed because it is being stopped
+	if ctx.Err() != nil { // it failed because it is being stopped
+		return pause
+	}
+	if left, ok := r.errors.Speak(); ok {
 		r.log.WarnContext(ctx, "statistics could not be kept and will be tried again", slog.String("lane", l.name),
-			slog.Int(logging.KeyAttempt, l.failures), slog.Duration(logging.KeyDelay, pause), logging.Err(err))
+			slog.Int(logging.KeyAttempt, l.failures), slog.Duration(logging.KeyDelay, pause), slog.Int("not_logged", left), logging.Err(err))
 	}
 	return pause
 }

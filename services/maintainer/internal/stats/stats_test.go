@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,6 +137,27 @@ func TestFailuresAreTriedAgainAtGrowingPauses(t *testing.T) {
 	})
 }
 
+func TestFailuresAreLoggedOnceInThirtySeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, lines := logtest.NewRecorder()
+		r, err := stats.NewWith(stats.Config{}, log, noop.Meter{}, stats.Work{
+			Refresh: func(context.Context, time.Duration) (store.StatsTurn, stats.Summary, error) {
+				return store.StatsTurn{}, stats.Summary{}, errBroken
+			},
+			Begin: func(context.Context, time.Duration) (stats.Walk, store.StatsTurn, error) {
+				return nil, store.StatsTurn{}, errBroken
+			},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second)
+		defer cancel()
+		require.NoError(t, r.Run(ctx))
+		require.Equal(t, 2, strings.Count(lines.String(), "statistics could not be kept"))
+		require.Equal(t, 1, strings.Count(lines.String(), "not_logged=0"))
+	})
+}
+
 func TestAMeasurementRestsBetweenItsSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +227,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 				duration = data.DataPoints[0]
 			}
 		}
-		require.Equal(t, map[string]int64{"refresh done": 1, "refresh busy": 1, "refresh early": 2, "refresh failed": 1, "retained_bytes early": 1}, turns)
+		require.Equal(t, map[string]int64{"refresh done": 1, "refresh busy": 1, "refresh early": 2, "refresh failed": 1, "retained_bytes done": 0, "retained_bytes busy": 0, "retained_bytes early": 1, "retained_bytes failed": 0}, turns)
 		require.EqualValues(t, 1, duration.Count)
 		require.InDelta(t, 0.1, duration.Sum, 0.001)
 		// At 11 s another replica's refresh was 4 s old; what is older than that is no news.
