@@ -48,7 +48,6 @@ const (
 
 // The commands.
 const (
-	commandServe   = ""
 	commandOnce    = "run-once"
 	commandVersion = "version"
 )
@@ -56,10 +55,10 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	command, rest := commandServe, args
-	if len(args) > 0 {
-		command, rest = args[0], args[1:]
+	if len(args) == 0 {
+		return exitCode(serve(stderr), stderr)
 	}
+	command, rest := args[0], args[1:]
 	switch {
 	case command == commandOnce:
 		return runOnce(rest, stdout, stderr)
@@ -70,8 +69,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case command == "help" || command == "-h" || command == "--help":
 		fmt.Fprint(stdout, usage)
 		return exitOK
-	case command == commandServe:
-		return exitCode(serve(stderr), stderr)
 	}
 	fmt.Fprintf(stderr, "maintainer: unknown arguments %q\n\n%s", args, usage)
 	return exitUsage

@@ -12,10 +12,7 @@ import (
 	"github.com/queenmq/queen/services/maintainer/internal/retention"
 )
 
-var (
-	errBusy   = errors.New("another maintainer is in the middle of a cycle; nothing was done")
-	errFailed = errors.New("some partitions failed")
-)
+var errBusy = errors.New("another maintainer is in the middle of a cycle; nothing was done")
 
 // onceOptions are the arguments of run-once.
 type onceOptions struct{ dry, json bool }
@@ -42,22 +39,19 @@ func runOnce(args []string, stdout, stderr io.Writer) int {
 	return exitCode(with(stderr, func(ctx context.Context, a *app.App) error { return o.cycle(ctx, a, stdout) }), stderr)
 }
 
+// cycle makes the cycle. What was done is printed also beside a failure.
 func (o onceOptions) cycle(ctx context.Context, a *app.App, stdout io.Writer) error {
 	r, err := a.RunOnce(ctx, o.dry)
 	busy := errors.Is(err, retention.ErrNotLeader)
-	if err != nil && !busy {
-		return err
+	if err == nil || busy || len(r.Phases) > 0 {
+		if err := o.print(stdout, r, busy); err != nil {
+			return err
+		}
 	}
-	if err := o.print(stdout, r, busy); err != nil {
-		return err
-	}
-	switch {
-	case busy:
+	if busy {
 		return errBusy
-	case report.Failed(r):
-		return errFailed
 	}
-	return nil
+	return err
 }
 
 // print writes the report. A table of nothing would say less than the error that

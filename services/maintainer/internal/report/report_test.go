@@ -19,10 +19,10 @@ func busy() retention.Report {
 		Began: time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), Elapsed: 34567 * time.Microsecond,
 		Phases: []retention.Phase{
 			{Name: retention.PhaseRetention, Elapsed: 12 * time.Millisecond, Queues: 2, Lanes: 4, Segments: 100, Messages: 5000, Bytes: 600000, Held: 3, Unfinished: true},
-			{Name: retention.PhaseTxns, Elapsed: 2 * time.Millisecond, Queues: 1, Lanes: 1, Rows: 70, TimedOut: 1},
+			{Name: retention.PhaseTxns, Elapsed: 2 * time.Millisecond, Queues: 1, Lanes: 1, Rows: 70, TimedOut: 1, Failed: 2},
 			{Name: retention.PhaseEviction, Elapsed: time.Millisecond, Queues: 1, Lanes: 2, Segments: 1, Messages: 9, Bytes: 10},
-			{Name: retention.PhaseCleanup, Rows: 6, Failed: 2},
-			{Name: retention.PhaseMetrics, Rows: 8},
+			{Name: retention.PhaseCleanup, Rows: 6, Failed: 1},
+			{Name: retention.PhaseMetrics, Rows: 8, Failed: 1},
 		},
 		Queues: []retention.Queue{
 			{ID: uuid.UUID{15: 1}, Name: "orders", Segments: 100, Messages: 5000, Bytes: 600000, SidecarRows: 70},
@@ -52,9 +52,10 @@ Deleted 101 segments with 5009 messages (600010 bytes), 6 partitions and 78 rows
 retention: 3 partitions are due and held by a consumer group that has not read them.
 retention: its time was up; the rest is left to the next cycle.
 txns: 1 partitions were locked by others and left to the next cycle.
-cleanup: 2 partitions failed; the log says why.
+txns: 2 attempts failed; what they left is tried again in a later cycle.
+cleanup: it failed and is tried again in a later cycle.
+metrics: the purge failed, which is no failure of the cycle; the log says why.
 `, "\n"), out.String())
-	require.True(t, report.Failed(busy()))
 }
 
 func TestDryRunSaysThatNothingWasDeleted(t *testing.T) {
@@ -70,7 +71,6 @@ func TestNothingDueIsSaid(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, report.Table(&out, idle, false))
 	require.Contains(t, out.String(), "\nNothing was due. The look took 3ms.\n")
-	require.False(t, report.Failed(idle))
 }
 
 func TestJSONCarriesEveryFigure(t *testing.T) {
@@ -81,7 +81,7 @@ func TestJSONCarriesEveryFigure(t *testing.T) {
 	require.NoError(t, report.JSON(&out, r, true, true))
 	require.JSONEq(t, `{"led":true,"dryRun":true,"began":"2026-05-04T03:02:01Z","elapsedMs":34,"phases":[
 		{"name":"retention","elapsedMs":12,"queues":2,"partitions":4,"segments":100,"messages":5000,"bytes":600000,"rows":0,"held":3,"timedOut":0,"failed":0,"unfinished":true},
-		{"name":"txns","elapsedMs":2,"queues":1,"partitions":1,"segments":0,"messages":0,"bytes":0,"rows":70,"held":0,"timedOut":1,"failed":0,"unfinished":false}],
+		{"name":"txns","elapsedMs":2,"queues":1,"partitions":1,"segments":0,"messages":0,"bytes":0,"rows":70,"held":0,"timedOut":1,"failed":2,"unfinished":false}],
 		"queues":[{"id":"00000000-0000-0000-0000-000000000001","name":"orders","segments":100,"messages":5000,"bytes":600000,"evictedMessages":0,"sidecarRows":70,"held":0}]}`, out.String())
 	out.Reset()
 	require.NoError(t, report.JSON(&out, retention.Report{}, false, false))

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -97,7 +96,7 @@ func notes(r retention.Report) string {
 			fmt.Fprintf(&b, "%s: %d partitions were locked by others and left to the next cycle.\n", p.Name, p.TimedOut)
 		}
 		if p.Failed > 0 {
-			fmt.Fprintf(&b, "%s: %d partitions failed; the log says why.\n", p.Name, p.Failed)
+			b.WriteString(failure(p))
 		}
 		if p.Unfinished {
 			fmt.Fprintf(&b, "%s: its time was up; the rest is left to the next cycle.\n", p.Name)
@@ -106,7 +105,12 @@ func notes(r retention.Report) string {
 	return b.String()
 }
 
-// Failed tells whether a partition could not be worked on.
-func Failed(r retention.Report) bool {
-	return slices.ContainsFunc(r.Phases, func(p retention.Phase) bool { return p.Failed > 0 })
+func failure(p retention.Phase) string {
+	switch p.Name {
+	case retention.PhaseRetention, retention.PhaseTxns, retention.PhaseEviction:
+		return fmt.Sprintf("%s: %d attempts failed; what they left is tried again in a later cycle.\n", p.Name, p.Failed)
+	case retention.PhaseMetrics:
+		return p.Name + ": the purge failed, which is no failure of the cycle; the log says why.\n"
+	}
+	return p.Name + ": it failed and is tried again in a later cycle.\n"
 }
