@@ -64,7 +64,8 @@ type besideRow struct {
 }
 
 // round is a block without a maintainer, and one in which a new one sweeps from
-// before its start until after its end.
+// before its start until after its end. What is deleted is cleaned up at once, so
+// that no autovacuum of it slows the pushes of the next round.
 func (r *besideRow) round(ctx context.Context, i, n int) error {
 	progress("  round %d of %d: without the sweep", i+1, n)
 	if err := r.stack.checkpoint(ctx); err != nil {
@@ -78,7 +79,7 @@ func (r *besideRow) round(ctx context.Context, i, n int) error {
 	if err := r.stack.checkpoint(ctx); err != nil {
 		return err
 	}
-	return r.bench.maintained(ctx, r.stack, nil, func() error {
+	err = r.bench.maintained(ctx, r.stack, nil, func() error {
 		if err := r.stack.awaitDeletion(ctx); err != nil {
 			return err
 		}
@@ -94,6 +95,10 @@ func (r *besideRow) round(ctx context.Context, i, n int) error {
 		r.swept = append(r.swept, float64(deleted)/(beside.elapsed+r.bench.scale.Warmup).Seconds())
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return r.stack.vacuumSegments(ctx)
 }
 
 // block measures pushes, watched for locks, and what is deleted meanwhile.

@@ -92,7 +92,7 @@ func (s *stack) sweepRound(ctx context.Context, part bulk) (swept, plain block, 
 	if err != nil {
 		return swept, plain, err
 	}
-	if _, err := s.db.Exec(ctx, "VACUUM queen.log_segments"); err != nil {
+	if err := s.vacuumSegments(ctx); err != nil {
 		return swept, plain, err
 	}
 	plain, err = s.costOf(ctx, part, func() (time.Duration, error) { return s.deletePlainly(ctx, ranges) })

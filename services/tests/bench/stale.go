@@ -99,3 +99,9 @@ func (s *stack) await(ctx context.Context, what string, done func() (bool, error
 		}
 	}
 }
+
+// vacuumSegments cleans up after a deletion.
+func (s *stack) vacuumSegments(ctx context.Context) error {
+	_, err := s.db.Exec(ctx, "VACUUM queen.log_segments")
+	return err
+}
