@@ -16,7 +16,7 @@ const (
 	besideRounds = 3
 	// besideSpeed is more segments per second than are deleted beside pushes, and
 	// besideLead the time that a sweep has before its block.
-	besideSpeed = 25_000
+	besideSpeed = 35_000
 	besideLead  = 500 * time.Millisecond
 )
 
