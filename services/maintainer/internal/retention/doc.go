@@ -99,7 +99,7 @@
 // that instant, which is lock, plan, eviction, release, at most once a second; within
 // a cycle the other phases yield to it once they have had LookTime. So one comes at
 // most about four seconds late, whatever else there is to do. A cycle that fails
-// leaves the turn in place.
+// leaves the turn in place. In the one cycle of run-once no phase yields to it.
 //
 // # What is told
 //

@@ -23,6 +23,8 @@ type leader struct {
 	cleanup                   pace
 	held                      map[uuid.UUID]*heldLanes // by queue
 
+	// single says that no cycle follows: what yields to an eviction would be left undone.
+	single  bool
 	evictAt time.Time // when the next eviction falls due; zero when none is known
 	turned  time.Time // the last turn of the eviction alone
 	// The work of these went beyond one cycle and goes on without asking the clock;
@@ -152,7 +154,7 @@ func (l *leader) lookAhead(ctx context.Context) error {
 		return fmt.Errorf("look for the next eviction: %w", err)
 	}
 	l.evictAt = time.Time{}
-	if wait != nil {
+	if wait != nil && !l.single {
 		l.evictAt = time.Now().Add(*wait + evictionSlack)
 	}
 	return nil

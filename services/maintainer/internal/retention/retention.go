@@ -93,6 +93,7 @@ func (r *Retention) rest(ctx context.Context, l *leader, j *journal, next time.T
 // way. The error is ErrNotLeader when another replica is in the middle of one.
 func (r *Retention) Once(ctx context.Context) (Report, error) {
 	l := r.newLeader()
+	l.single = true
 	defer l.close(ctx)
 	return l.cycle(ctx)
 }

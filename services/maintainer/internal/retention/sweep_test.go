@@ -256,6 +256,7 @@ func TestQueueOfLockedLanesLeavesRunOnceToTheNext(t *testing.T) {
 		for _, l := range b.lanes(b.queue(fakeQueue{all: time.Hour}), 20, 1, 2*time.Hour) {
 			l.locked = true
 		}
+		b.lanes(b.queue(fakeQueue{maxWait: time.Hour}), 1, 1, 2*time.Hour) // due, and would have its turn
 		next := b.queue(fakeQueue{all: time.Hour})
 		b.lanes(next, 3, 5, 2*time.Hour)
 		_, err := b.Once(t.Context())
