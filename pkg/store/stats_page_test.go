@@ -121,7 +121,7 @@ func TestAPageReadsFewSegments(t *testing.T) {
 	}{
 		{"no cursor", `DELETE FROM queen.log_consumers`, oldestOf(0), 0},
 		{"all consumed", `INSERT INTO queen.log_consumers (partition_id, committed) SELECT id, 9 FROM queen.log_partitions`, nil, 0},
-		{"half consumed", `UPDATE queen.log_consumers SET committed = 4`, oldestOf(5), 16},
+		{"half consumed", `UPDATE queen.log_consumers SET committed = 4`, oldestOf(5), 16 + 1}, // one still has a watermark below what was found
 		{"nothing consumed", `UPDATE queen.log_consumers SET committed = -1`, oldestOf(0), 0},
 	} {
 		b.exec(c.cursors)

@@ -157,7 +157,9 @@ BEGIN
     v_last := COALESCE(v_ends[1], 'ffffffff-ffff-ffff-ffff-ffffffffffff');
 
     RETURN QUERY
-    WITH sums AS MATERIALIZED (
+    SELECT s.queue_id, s.partitions, s.total::BIGINT, s.pending::BIGINT, COALESCE(s.leased, 0)::BIGINT,
+           COALESCE(s.dead_letter, 0)::BIGINT, least(s.oldest, w.oldest, o.oldest), v_ends[2]
+    FROM (
         SELECT l.queue_id, count(*) AS partitions, sum(l.total) AS total, sum(l.pending) AS pending,
                sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter,
                min(l.bound) FILTER (WHERE l.pending > 0 AND l.exact) AS oldest,
@@ -183,33 +185,24 @@ BEGIN
             WHERE p.id >= p_first AND p.id <= v_last
         ) AS l
         GROUP BY l.queue_id
-    ),
-    bounds AS MATERIALIZED (
-        SELECT s.queue_id, u.id, u.wanted, u.bound, row_number() OVER (PARTITION BY s.queue_id ORDER BY u.bound) AS rank
-        FROM sums AS s
-        CROSS JOIN LATERAL unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
-        WHERE u.bound < COALESCE(s.oldest, 'infinity')
-    ),
-    lowest AS MATERIALIZED (
-        SELECT b.queue_id, min(o.r_at) AS oldest
-        FROM bounds AS b
-        CROSS JOIN LATERAL queen.log_pending_since_v1(b.id, b.wanted) AS o
-        WHERE b.rank <= 16
-        GROUP BY b.queue_id
-    ),
-    others AS (
-        SELECT b.queue_id, min(o.r_at) AS oldest
-        FROM bounds AS b
-        JOIN lowest AS w ON w.queue_id = b.queue_id
-        CROSS JOIN LATERAL queen.log_pending_since_v1(b.id, b.wanted) AS o
-        WHERE b.rank > 16 AND b.bound < COALESCE(w.oldest, 'infinity')
-        GROUP BY b.queue_id
-    )
-    SELECT s.queue_id, s.partitions, s.total::BIGINT, s.pending::BIGINT, COALESCE(s.leased, 0)::BIGINT,
-           COALESCE(s.dead_letter, 0)::BIGINT, least(s.oldest, w.oldest, o.oldest), v_ends[2]
-    FROM sums AS s
-    LEFT JOIN lowest AS w ON w.queue_id = s.queue_id
-    LEFT JOIN others AS o ON o.queue_id = s.queue_id;
+    ) AS s
+    CROSS JOIN LATERAL (
+        SELECT min(t.r_at) AS oldest
+        FROM (
+            SELECT u.id, u.wanted
+            FROM unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
+            WHERE u.bound < COALESCE(s.oldest, 'infinity')
+            ORDER BY u.bound
+            LIMIT 16
+        ) AS u
+        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
+    ) AS w
+    CROSS JOIN LATERAL (
+        SELECT min(t.r_at) AS oldest
+        FROM unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
+        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
+        WHERE u.bound < COALESCE(least(s.oldest, w.oldest), 'infinity')
+    ) AS o;
 END
 $$;
 
