@@ -109,7 +109,7 @@ func TestMaintainerWorksAndStops(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, "%s: %s", path, body)
 	}
 	_, metrics := b.get("/metrics")
-	for _, family := range []string{"queen_db_pool_size", "queen_uptime_seconds", "go_goroutines"} {
+	for _, family := range []string{"queen_db_pool_size", "queen_uptime_seconds", "go_goroutines", "queen_retention_since_success_seconds"} {
 		require.Contains(t, metrics, "\n"+family)
 	}
 	require.Eventually(t, func() bool {
