@@ -131,6 +131,27 @@ func TestAPageReadsFewSegments(t *testing.T) {
 	}
 }
 
+// Of 2500 partitions that were consumed in part, any could have waited longest.
+func TestAPageLooksUpABoundedNumberOfSegments(t *testing.T) {
+	t.Parallel()
+	const looks = 2000
+	b := setup(t)
+	b.configure("q", `{}`, false)
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, oldest_live_at)
+		SELECT q.id, n, 1, now() - interval '1 day' + n * interval '1 second' FROM queen.queues AS q, generate_series(1, 2500) AS n`)
+	b.exec(`INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, blob)
+		SELECT p.id, n, n, CASE WHEN n = 0 THEN p.oldest_live_at ELSE now() - p.name::int * interval '1 second' END, '1'
+		FROM queen.log_partitions AS p, generate_series(0, 1) AS n`)
+	b.exec(`INSERT INTO queen.log_consumers (partition_id, committed) SELECT id, 0 FROM queen.log_partitions`)
+	b.exec(`ANALYZE queen.log_segments, queen.log_consumers, queen.log_partitions, queen.log_dlq`)
+	_, _, err := b.store.RefreshStats(t.Context(), 0)
+	require.NoError(t, err)
+	var want time.Time
+	b.one([]any{&want}, `SELECT s.created_at FROM queen.log_segments AS s JOIN queen.log_partitions AS p ON p.id = s.partition_id
+		WHERE s.base_offset = 1 AND p.name = $1::text`, strconv.Itoa(looks))
+	require.Equal(t, &want, b.lag("queue", b.queueID("q")).Oldest, "of those that were looked up")
+}
+
 // Of thirty partitions that were consumed in part, the last by its watermark has waited
 // longest.
 func TestTheOldestMayHaveAHighWatermark(t *testing.T) {
