@@ -62,6 +62,15 @@ func (m *MaintenanceSession) SetLockWait(ctx context.Context, wait time.Duration
 		[]any{strconv.FormatInt(max(1, wait.Milliseconds()), 10)}, &ignored)
 }
 
+// OthersAtWork tells whether at this moment another session executes something on
+// the database. A role that may not see the sessions of others sees those of its own.
+func (m *MaintenanceSession) OthersAtWork(ctx context.Context) (busy bool, err error) {
+	err = m.row(ctx, "look for others at work", `SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_stat_get_activity(NULL) AS a
+		WHERE a.datid = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+		  AND a.state = 'active' AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend')`, nil, &busy)
+	return busy, err
+}
+
 // TryLock takes the leader's lock if nobody has it, and sets the limits of a
 // leader's session: before the lock, in one statement, so that a leader that is
 // stopped as soon as it has the lock loses it all the same. The session commits

@@ -48,6 +48,14 @@ const (
 	// HastyWait is how long a step waits for its lane once another has waited in
 	// vain in the same run of its phase: who holds one may hold a thousand.
 	HastyWait = 50 * time.Millisecond
+	// RestAfter, RestFactor and RestMost say how steps give way to others: after so
+	// much work, for so many times as long, and never longer (the server ends the
+	// session of a leader that is silent). RestMemory is for how long others that
+	// were seen at work count as being so.
+	RestAfter  = 20 * time.Millisecond
+	RestFactor = 2
+	RestMost   = time.Second
+	RestMemory = time.Second
 	// ErrorQuiet and PurgeQuiet are the least times between two lines about a
 	// cycle that failed, or did not release its lock, and about a metrics purge
 	// that failed.

@@ -47,6 +47,9 @@
 // queues behind. A cycle that yielded in the middle of deleting has overrun its time
 // and is followed by another one at once.
 //
+// While other sessions are at work on the database, the first two phases rest twice as
+// long as they work: a backlog has time, and a push has not.
+//
 // What a step meets:
 //
 //	its lane is locked, or it takes too long   counted; the lane is put aside

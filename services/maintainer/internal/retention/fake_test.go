@@ -67,10 +67,11 @@ type database struct {
 	calls   []call
 	clocks  map[string]time.Time
 	places  map[string]uuid.UUID
-	dead    int64 // partitions to clean up
-	wrong   int   // watermarks to repair
-	metrics int64 // rows to purge
-	width   int   // lanes that a deep walk goes through
+	dead    int64                    // partitions to clean up
+	wrong   int                      // watermarks to repair
+	metrics int64                    // rows to purge
+	width   int                      // lanes that a deep walk goes through
+	others  func(now time.Time) bool // whether other sessions are at work; nil: never
 }
 
 type call struct {
@@ -172,6 +173,15 @@ func (s *fakeSession) SetLockWait(ctx context.Context, wait time.Duration) error
 	}
 	s.waits = wait
 	return nil
+}
+
+func (s *fakeSession) OthersAtWork(ctx context.Context) (bool, error) {
+	if err := s.enter(ctx, "OthersAtWork", uuid.Nil); err != nil {
+		return false, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.others != nil && s.db.others(time.Now()), nil
 }
 
 func (s *fakeSession) TryLock(ctx context.Context) (bool, error) {

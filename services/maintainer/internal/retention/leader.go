@@ -94,6 +94,10 @@ func (l *leader) setLockWait(ctx context.Context, wait time.Duration) error {
 	return l.session.SetLockWait(ctx, wait)
 }
 
+func (l *leader) othersAtWork(ctx context.Context) (bool, error) {
+	return l.session.OthersAtWork(ctx)
+}
+
 // tryLock tries the lock on the connection of the last cycle, and on a new one where
 // that has been lost meanwhile.
 func (l *leader) tryLock(ctx context.Context) (got bool, err error) {

@@ -12,8 +12,9 @@ import (
 func (l *leader) retentionPhase() lanePhase {
 	return lanePhase{
 		name: PhaseRetention, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
-		due: func(q store.QueuePlan) bool { return q.LiveDue },
-		way: func(q store.QueuePlan) course { return newHeldCourse(l.heldOf(q), q) },
+		rest: &rest{others: l.othersAtWork},
+		due:  func(q store.QueuePlan) bool { return q.LiveDue },
+		way:  func(q store.QueuePlan) course { return newHeldCourse(l.heldOf(q), q) },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {
 			return l.session.RetentionPage(ctx, q, s.after, s.until, pageLanes)
 		},
@@ -33,8 +34,9 @@ func (l *leader) retentionPhase() lanePhase {
 func (l *leader) txnsPhase() lanePhase {
 	return lanePhase{
 		name: PhaseTxns, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
-		due: func(q store.QueuePlan) bool { return q.TxnsDue && q.Txns != nil },
-		way: func(store.QueuePlan) course { return &straight{} },
+		rest: &rest{others: l.othersAtWork},
+		due:  func(q store.QueuePlan) bool { return q.TxnsDue && q.Txns != nil },
+		way:  func(store.QueuePlan) course { return &straight{} },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {
 			return l.session.TxnsPage(ctx, q, s.after, pageLanes)
 		},
@@ -48,7 +50,8 @@ func (l *leader) txnsPhase() lanePhase {
 	}
 }
 
-// evictionPhase deletes what has waited longer than its queue allows.
+// evictionPhase deletes what has waited longer than its queue allows. It does not
+// rest: that is a promise.
 func (l *leader) evictionPhase() lanePhase {
 	return lanePhase{
 		name: PhaseEviction, pace: newPace(l.cfg.BatchSize), aside: newAside(EvictPause, EvictHeldMax), lockWait: l.setLockWait, lost: l.lost,

@@ -17,6 +17,7 @@ type session interface {
 	TryLock(ctx context.Context) (bool, error)
 	Unlock(ctx context.Context) error
 	SetLockWait(ctx context.Context, wait time.Duration) error
+	OthersAtWork(ctx context.Context) (bool, error)
 
 	Plan(ctx context.Context) (store.Plan, error)
 	RetentionPage(ctx context.Context, q store.QueuePlan, after, until store.LaneKey, limit int) (store.Page, error)

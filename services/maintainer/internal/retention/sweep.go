@@ -31,6 +31,8 @@ type lanePhase struct {
 	aside aside
 	// lockWait says how long steps wait for their lanes.
 	lockWait func(ctx context.Context, wait time.Duration) error
+	// rest gives way to others; nil does not.
+	rest *rest
 	// lost tells that the session is gone.
 	lost func() bool
 }
@@ -194,11 +196,13 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 			return deleted, false, s.refused(ctx, v, lane, err)
 		}
 		s.doubts = 0
-		s.pace.took(time.Since(began))
+		took := time.Since(began)
+		s.pace.took(took)
 		s.book(s.out, s.parts.of(v.plan), step)
 		if step.Deleted > 0 {
 			deleted = true
 			v.way.touched()
+			s.giveWay(ctx, took)
 		}
 		// The contract says done when nothing was deleted; nobody relies on it.
 		if step.Done || step.Deleted == 0 {
@@ -208,6 +212,13 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 		if stop() {
 			return deleted, true, nil
 		}
+	}
+}
+
+// giveWay rests after a step that deleted, where the phase has the time.
+func (s *sweep) giveWay(ctx context.Context, took time.Duration) {
+	if s.rest != nil {
+		s.rest.after(ctx, took)
 	}
 }
 
