@@ -20,6 +20,7 @@ func (b *bench) work(t *testing.T, q fakeQueue, step, phase string) (steps int) 
 }
 
 func TestBacklogGivesWayToOthers(t *testing.T) {
+	t.Parallel()
 	retained := fakeQueue{all: time.Hour}
 	flatOut := int(PhaseTime / (10 * time.Millisecond))
 	for name, c := range map[string]struct {
