@@ -53,7 +53,7 @@ const (
 	// session of a leader that is silent). RestMemory is for how long others that
 	// were seen at work count as being so.
 	RestAfter  = 20 * time.Millisecond
-	RestFactor = 2
+	RestFactor = 3
 	RestMost   = time.Second
 	RestMemory = time.Second
 	// ErrorQuiet and PurgeQuiet are the least times between two lines about a
