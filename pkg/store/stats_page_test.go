@@ -134,7 +134,7 @@ func TestAPageReadsFewSegments(t *testing.T) {
 // Of 2500 partitions that were consumed in part, any could have waited longest.
 func TestAPageLooksUpABoundedNumberOfSegments(t *testing.T) {
 	t.Parallel()
-	const looks = 2000
+	const looks = 1000
 	b := setup(t)
 	b.configure("q", `{}`, false)
 	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, oldest_live_at)

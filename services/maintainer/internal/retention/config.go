@@ -32,6 +32,9 @@ const (
 	// ClockPeriod is how often partitions are cleaned up and watermarks are
 	// tested, whatever the interval of the cycle.
 	ClockPeriod = time.Minute
+	// WalkTime is how long, in each ClockPeriod, the lanes' watermarks are compared
+	// with their first rows: about 6000 lanes, a million in three hours.
+	WalkTime = 50 * time.Millisecond
 	// HeldMin and HeldMax bound how long a lane is left alone that is due and held
 	// by a slow group.
 	HeldMin = 5 * time.Second

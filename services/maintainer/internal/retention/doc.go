@@ -20,7 +20,7 @@
 //	cleanup    empty partitions that were quiet for CleanupAge, once a minute
 //	metrics    rows of the metrics tables and of the history older than MetricsAge,
 //	           in portions of BatchSize until one is not full
-//	walk       a test of the lanes' watermarks, once a minute: for LookTime against the
+//	walk       a test of the lanes' watermarks, once a minute: for WalkTime against the
 //	           lanes' first rows, then against their offsets while some are wrong
 //
 // There is no transaction around a cycle. Every statement commits alone, holds the

@@ -122,7 +122,7 @@ func (c *cycle) walkFrom(ctx context.Context, place string, steps func(at uuid.U
 	return err
 }
 
-// walkDeep reads a segment of every lane, once around, for LookTime at most.
+// walkDeep reads a segment of every lane, once around, for WalkTime at most.
 func (c *cycle) walkDeep(ctx context.Context, out *Phase, b budget, at uuid.UUID) (uuid.UUID, error) {
 	for {
 		w, ok, err := c.walkStep(ctx, out, at, true)
@@ -132,7 +132,7 @@ func (c *cycle) walkDeep(ctx context.Context, out *Phase, b budget, at uuid.UUID
 		if at = w.Last; w.End {
 			return uuid.Nil, nil
 		}
-		if b.over(false) {
+		if time.Since(b.began) >= WalkTime {
 			return at, nil
 		}
 	}
