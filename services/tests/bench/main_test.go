@@ -12,7 +12,7 @@ var tinyScale = scale{
 	Block: 300 * time.Millisecond, Warmup: 100 * time.Millisecond, Rounds: 1, Blocks: 1, Lanes: 300,
 	Parked: 50, History: 6400, Hops: 5, Segment: 200, Slower: 5,
 	Poll: 200 * time.Millisecond, Look: 50 * time.Millisecond, Quiet: 15 * time.Second,
-	Many: 300, Stale: 8000, Step: 5, Cycles: 2, Waiting: 2, MaxWait: time.Second,
+	Many: 300, Stale: 8000, Step: 5, Sweep: 500 * time.Millisecond, Cycles: 2, Waiting: 2, MaxWait: time.Second,
 }
 
 // The rows run against a real broker, so that they do not rot. Whether targets

@@ -60,6 +60,7 @@ func (s *stack) newMaintainer(ctx context.Context, env []string) (*service, erro
 	own := []string{
 		"QUEEN_OPS_ADDR=127.0.0.1:" + strconv.Itoa(port), "LOG_LEVEL=debug", "QUEEN_LOG_JSON=true",
 		"RETENTION_BATCH_SIZE=" + strconv.Itoa(s.lab.scale.Step),
+		"RETENTION_INTERVAL=" + strconv.FormatInt(s.lab.scale.Sweep.Milliseconds(), 10),
 	}
 	return s.newService("maintainer", 0, port, append(own, env...))
 }

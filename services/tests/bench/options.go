@@ -34,6 +34,7 @@ type scale struct {
 	Many    int           `json:"many"`    // lanes of which retention has nothing to do
 	Stale   int           `json:"stale"`   // segments that retention has to delete
 	Step    int           `json:"step"`    // segments deleted at a time
+	Sweep   time.Duration `json:"sweepNs"` // from the start of a retention cycle to that of the next
 	Cycles  int           `json:"cycles"`  // of the maintainer that are looked at
 	Waiting int           `json:"waiting"` // messages that wait for their eviction
 	MaxWait time.Duration `json:"maxWaitNs"`
@@ -46,13 +47,13 @@ var (
 	fullScale = scale{
 		Block: 10 * time.Second, Warmup: time.Second, Rounds: 5, Blocks: 3, Lanes: 100_000,
 		Parked: 10_000, History: 1_500_000, Hops: 300, Segment: 10_000, Slower: 1,
-		Many: 1_000_000, Stale: 1_000_000, Step: 1000, Cycles: 5, Waiting: 20, MaxWait: 10 * time.Second,
+		Many: 1_000_000, Stale: 1_000_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 5, Waiting: 20, MaxWait: 10 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 	quickScale = scale{
 		Block: 3 * time.Second, Warmup: 500 * time.Millisecond, Rounds: 3, Blocks: 1, Lanes: 100_000,
 		Parked: 10_000, History: 300_000, Hops: 100, Segment: 10_000, Slower: 1,
-		Many: 100_000, Stale: 100_000, Step: 1000, Cycles: 3, Waiting: 10, MaxWait: 10 * time.Second,
+		Many: 100_000, Stale: 100_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 3, Waiting: 10, MaxWait: 10 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 )
