@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
@@ -169,4 +170,46 @@ func TestTheOldestMayHaveAHighWatermark(t *testing.T) {
 	b.one([]any{&want}, `SELECT max(oldest_live_at) FROM queen.log_partitions`)
 	require.Equal(t, &want, b.lag("queue", b.queueID("q")).Oldest)
 	b.requireStatsAreExact()
+}
+
+// TestAWriteReadsTheRowsItWrites counts what the writing of a thousand queues reads of
+// the statistics, on a session that made its plans while there was one queue.
+func TestAWriteReadsTheRowsItWrites(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("first", `{}`, false)
+	b.refresh()
+	session, err := b.db.Session(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = session.Close(context.WithoutCancel(t.Context())) }()
+	const queues, reading = 1000, 5 // times a row may be read: looked at, locked, written
+	for name, call := range map[string]string{
+		"figures": `SELECT queen.log_stats_write_v1($1, $2, $2, $2, $2, $2, array_fill(NULL::timestamptz, ARRAY[cardinality($1::uuid[])]))`,
+		"bytes":   `SELECT queen.log_stats_bytes_write_v1($1, $2, $2)`,
+	} {
+		write := func() (read int64) {
+			var ids []uuid.UUID
+			b.one([]any{&ids}, `SELECT array_agg(id ORDER BY id) FROM queen.queues`)
+			require.NoError(t, pgx.BeginFunc(t.Context(), session, func(tx pgx.Tx) error {
+				var written int64
+				before, err := readsOf(t.Context(), tx, "stats")
+				require.NoError(t, err)
+				require.NoError(t, tx.QueryRow(t.Context(), call, ids, make([]int64, len(ids))).Scan(&written))
+				require.EqualValues(t, len(ids), written, name)
+				after, err := readsOf(t.Context(), tx, "stats")
+				require.NoError(t, err)
+				require.Equal(t, before.scans, after.scans, "%s: no scan", name)
+				read = after.rows - before.rows
+				return nil
+			}))
+			return read
+		}
+		b.exec(`DELETE FROM queen.queues WHERE name <> 'first'`)
+		for range 3 { // plans are made on one row
+			write()
+		}
+		b.exec(`INSERT INTO queen.queues (name) SELECT 'q' || n FROM generate_series(1, $1) AS n`, queues)
+		b.refresh()
+		require.LessOrEqual(t, write(), int64(reading*(queues+1)), name)
+	}
 }

@@ -106,7 +106,7 @@ func TestARefreshBoundsItsStatements(t *testing.T) {
 	b := setup(t)
 	require.NoError(t, b.db.Do(t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			for name, want := range map[string]string{"statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s", "lock_timeout": "1s"} {
+			for name, want := range map[string]string{"statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"} {
 				var locked bool
 				var got string
 				require.NoError(t, tx.QueryRow(ctx, `SELECT queen.log_stats_lock_v1()`).Scan(&locked))

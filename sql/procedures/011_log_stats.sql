@@ -214,6 +214,18 @@ BEGIN
 END
 $$;
 
+-- The reconciled figures of one queue, no row before its first refresh. OFFSET 0 keeps
+-- the look-up by the whole key from becoming a join.
+CREATE OR REPLACE FUNCTION queen.queue_figures_v1(p_queue UUID)
+RETURNS SETOF queen.stats
+LANGUAGE sql STABLE
+AS $$
+    SELECT s.*
+    FROM queen.stats AS s
+    WHERE s.stat_type = 'queue' AND s.stat_key = p_queue::TEXT AND s.consumer_group = '__QUEUE_MODE__'
+    OFFSET 0
+$$;
+
 -- Ids of all queues, ascending.
 CREATE OR REPLACE FUNCTION queen.log_stats_queues_v1()
 RETURNS UUID[]
@@ -225,37 +237,42 @@ $$;
 -- Those of the given queues whose stats row may be written, locked until the end of
 -- the transaction: the rows that exist and, where p_create, the queues that have
 -- none yet. Nobody is waited for.
+--
+-- Rows are looked up one by one in subqueries that cannot become a join: a plan made
+-- while the table was small, or was not analysed yet, found them by the kind of row
+-- alone and compared every queue with every other (10,000 queues: 20 s against 0.2 s).
 CREATE OR REPLACE FUNCTION queen.log_stats_hold_v1(p_queues UUID[], p_create BOOLEAN)
 RETURNS UUID[]
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
-    v_old UUID[];
-    v_new UUID[] := '{}';
+    v_old     UUID[];
+    v_missing UUID[];
+    v_new     UUID[];
 BEGIN
-    SELECT COALESCE(array_agg(h.id), '{}') INTO v_old
-    FROM (
-        SELECT u.id
-        FROM unnest(p_queues) AS u (id)
-        JOIN queen.stats AS s ON s.stat_type = 'queue' AND s.stat_key = u.id::TEXT AND s.consumer_group = '__QUEUE_MODE__'
-        ORDER BY u.id
-        FOR NO KEY UPDATE OF s SKIP LOCKED
+    SELECT COALESCE(array_agg(h.queue_id), '{}') INTO v_old
+    FROM unnest(p_queues) AS u (id)
+    CROSS JOIN LATERAL (
+        SELECT s.queue_id FROM queen.stats AS s
+        WHERE s.stat_type = 'queue' AND s.stat_key = u.id::TEXT AND s.consumer_group = '__QUEUE_MODE__'
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS h;
-    IF p_create THEN
-        SELECT COALESCE(array_agg(h.id), '{}') INTO v_new
-        FROM (
-            SELECT q.id
-            FROM unnest(p_queues) AS u (id)
-            JOIN queen.queues AS q ON q.id = u.id
-            WHERE NOT EXISTS (
-                SELECT 1 FROM queen.stats AS s
-                WHERE s.stat_type = 'queue' AND s.stat_key = u.id::TEXT AND s.consumer_group = '__QUEUE_MODE__')
-            ORDER BY q.id
-            FOR KEY SHARE OF q SKIP LOCKED
-        ) AS h;
+    IF NOT p_create THEN
+        RETURN v_old;
     END IF;
+    v_missing := ARRAY(
+        SELECT u.id FROM unnest(p_queues) AS u (id)
+        WHERE (SELECT s.queue_id FROM queen.queue_figures_v1(u.id) AS s) IS NULL);
+    SELECT COALESCE(array_agg(h.id), '{}') INTO v_new
+    FROM (
+        SELECT q.id FROM queen.queues AS q
+        WHERE q.id = ANY (v_missing)
+        ORDER BY q.id
+        FOR KEY SHARE SKIP LOCKED
+    ) AS h;
     RETURN v_old || v_new;
 END
 $$;
@@ -277,6 +294,7 @@ RETURNS INTEGER
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_held UUID[] := queen.log_stats_hold_v1(p_queues, TRUE);
@@ -291,7 +309,7 @@ BEGIN
            f.pending, f.pending, f.oldest, NULL, now()
     FROM unnest(p_queues, p_partitions, p_total, p_pending, p_leased, p_dead_letter, p_oldest)
         AS f (queue, partitions, total, pending, leased, dead_letter, oldest)
-    JOIN queen.queues AS q ON q.id = f.queue
+    CROSS JOIN LATERAL (SELECT n.* FROM queen.queues AS n WHERE n.id = f.queue OFFSET 0) AS q
     CROSS JOIN LATERAL (
         SELECT COALESCE(greatest(floor(EXTRACT(EPOCH FROM now() - f.oldest)), 0), 0)::DOUBLE PRECISION AS seconds
     ) AS g
@@ -356,8 +374,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM set_config('statement_timeout', '5s', TRUE),
-        set_config('idle_in_transaction_session_timeout', '5s', TRUE),
-        set_config('lock_timeout', '1s', TRUE);
+        set_config('idle_in_transaction_session_timeout', '5s', TRUE);
     RETURN pg_try_advisory_xact_lock(737002);
 END
 $$;
@@ -481,16 +498,21 @@ RETURNS INTEGER
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_held UUID[] := queen.log_stats_hold_v1(p_queues, FALSE);
     v_rows INTEGER;
 BEGIN
-    UPDATE queen.stats AS s
-    SET segment_count = f.segments, retained_bytes = f.bytes, retained_bytes_at = now()
+    -- The rows exist, so that none is inserted: the conflict finds them by their key.
+    INSERT INTO queen.stats (stat_type, stat_key, segment_count, retained_bytes, retained_bytes_at)
+    SELECT 'queue', f.queue::TEXT, f.segments, f.bytes, now()
     FROM unnest(p_queues, p_segments, p_bytes) AS f (queue, segments, bytes)
     WHERE f.queue = ANY (v_held)
-      AND s.stat_type = 'queue' AND s.stat_key = f.queue::TEXT AND s.consumer_group = '__QUEUE_MODE__';
+    ON CONFLICT (stat_type, stat_key, consumer_group) DO UPDATE SET
+        segment_count = EXCLUDED.segment_count,
+        retained_bytes = EXCLUDED.retained_bytes,
+        retained_bytes_at = EXCLUDED.retained_bytes_at;
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     RETURN v_rows;
 END
@@ -550,8 +572,7 @@ AS $$
            ) ORDER BY q.name COLLATE "C"), '[]'))
     FROM queen.queues AS q
     JOIN queen.log_queue_stats_all_v1(p_tenant) AS l ON l.queue_name = q.name
-    LEFT JOIN queen.stats AS s ON s.stat_type = 'queue' AND s.stat_key = q.id::TEXT
-        AND s.consumer_group = '__QUEUE_MODE__'
+    LEFT JOIN LATERAL queen.queue_figures_v1(q.id) AS s ON TRUE
     WHERE q.tenant_id = p_tenant
 $$;
 
@@ -602,9 +623,7 @@ BEGIN
 
     SELECT jsonb_build_object('segments', m.segments, 'messages', m.messages) INTO v_segments
     FROM queen.log_queue_message_stats_v1(p_queue_name, p_tenant) AS m;
-    SELECT s.retained_bytes INTO v_bytes
-    FROM queen.stats AS s
-    WHERE s.stat_type = 'queue' AND s.stat_key = v_queue.id::TEXT AND s.consumer_group = '__QUEUE_MODE__';
+    SELECT s.retained_bytes INTO v_bytes FROM queen.queue_figures_v1(v_queue.id) AS s;
 
     RETURN jsonb_build_object(
         'id', v_queue.id,

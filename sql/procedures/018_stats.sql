@@ -41,6 +41,8 @@ CREATE OR REPLACE FUNCTION queen.log_stats_rollup_v1(p_partitions BIGINT)
 RETURNS JSONB
 LANGUAGE plpgsql
 SET plan_cache_mode = force_custom_plan
+SET enable_nestloop = off
+SET jit = off
 AS $$
 DECLARE
     v_rows JSONB;
@@ -126,16 +128,6 @@ BEGIN
     FROM (SELECT u.kind, count(*) AS n FROM sums AS u GROUP BY u.kind) AS k;
     RETURN v_rows;
 END
-$$;
-
--- The reconciled figures of one queue, no row before its first refresh. Inlined.
-CREATE OR REPLACE FUNCTION queen.queue_figures_v1(p_queue UUID)
-RETURNS SETOF queen.stats
-LANGUAGE sql STABLE
-AS $$
-    SELECT s.*
-    FROM queen.stats AS s
-    WHERE s.stat_type = 'queue' AND s.stat_key = p_queue::TEXT AND s.consumer_group = '__QUEUE_MODE__'
 $$;
 
 -- Age of the reconciled figures in whole seconds, -1 before the first refresh.
