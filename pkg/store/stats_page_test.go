@@ -173,12 +173,11 @@ func TestTheOldestMayHaveAHighWatermark(t *testing.T) {
 }
 
 // TestAWriteReadsTheRowsItWrites counts what the writing of a thousand queues reads of
-// the statistics, on a session that made its plans while there was one queue.
+// the statistics, on a session that made its plans while there was none.
 func TestAWriteReadsTheRowsItWrites(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.configure("first", `{}`, false)
-	b.refresh()
 	session, err := b.db.Session(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = session.Close(context.WithoutCancel(t.Context())) }()
