@@ -14,6 +14,19 @@
 -- that is writing it leaves out the rows which that one writes.
 --
 -- Re-applying is safe: CREATE OR REPLACE only.
+--
+-- Cost, by the clock (PostgreSQL 15, two cores, otherwise idle, everything cached,
+-- 100,000 partitions of ten segments, three groups each, least of twelve):
+--
+--                                                    refresh   longest statement
+--   100 queues, all consumed                          285 ms              140 ms
+--   the same, nothing consumed                        302 ms              148 ms
+--   the same, one group half-way, ages spread         470 ms              230 ms
+--   the same, watermarks tell nothing: all looked up  618 ms              310 ms
+--   10,000 queues, all consumed                       593 ms              162 ms
+--
+-- Of the first line 280 ms are the two pages that read; the rows of a hundred queues
+-- and the rollups take 2 ms each. Measuring 1,000,000 segments takes 102 steps of 14 ms.
 
 -- Creation time of the segment that holds an offset, or of the next one when the
 -- offset fell into a retention gap; NULL when there is none. Two bounded key
