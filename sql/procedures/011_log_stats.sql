@@ -22,7 +22,7 @@
 --   100 queues, all consumed                          285 ms              140 ms
 --   the same, nothing consumed                        302 ms              148 ms
 --   the same, one group half-way, ages spread         470 ms              230 ms
---   the same, watermarks tell nothing: all looked up  618 ms              310 ms
+--   the same, watermarks tell nothing                 420 ms              207 ms
 --   10,000 queues, all consumed                       593 ms              162 ms
 --
 -- Of the first line 280 ms are the two pages that read; the rows of a hundred queues
