@@ -19,6 +19,9 @@ const (
 	TxReasonAckRejected = "ack_rejected"
 	TxReasonMisaligned  = "misaligned"
 	TxReasonDBError     = "db_error"
+	// Of the riders: operations that are malformed, or too large.
+	TxReasonBadRequest = "bad_request"
+	TxReasonTooLarge   = "payload_too_large"
 )
 
 // TxRefused is a transaction that was rolled back for what it asked.
@@ -40,29 +43,58 @@ const (
 	// sqlstateAckRejected is raised by log_transaction_wire_v1 alone.
 	sqlstateAckRejected = "QT001"
 
+	// Messages of the procedures begin with a Q, those of timers with this; what
+	// PostgreSQL itself has to say about an argument does not.
+	procedurePrefix = "Q"
+	timersPrefix    = "QTIMER "
+
 	rolledBack = "transaction rolled back"
 )
 
 // refusal reads out of an error that the database has answered no, and would
 // again; nil when it is something else.
-func refusal(err error) *TxRefused {
+func (t *Transaction) refusal(err error) *TxRefused {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || Classify(err) != Permanent || Ambiguous(err) {
 		return nil
 	}
-	refused := &TxRefused{Reason: TxReasonDBError, Text: pg.Message, cause: err}
+	refused := t.riderRefusal(pg)
 	switch {
+	case refused != nil:
 	case pg.Code == "23505" && pg.ConstraintName == "": // raised by the procedure, not by an index
-		refused.Reason = TxReasonDuplicate
+		refused = &TxRefused{Reason: TxReasonDuplicate, Text: pg.Message}
 	case pg.Code == sqlstateAckRejected:
-		refused.Reason = TxReasonAckRejected
+		refused = &TxRefused{Reason: TxReasonAckRejected, Text: pg.Message}
 	case pg.Code == "22023":
-		refused.Reason = TxReasonMisaligned
+		refused = &TxRefused{Reason: TxReasonMisaligned, Text: pg.Message}
+	default:
+		refused = &TxRefused{Reason: TxReasonDBError, Text: pg.Message}
 	}
+	refused.cause = err
 	if !strings.HasSuffix(refused.Text, rolledBack) {
 		refused.Text += "; " + rolledBack
 	}
 	return refused
+}
+
+// riderRefusal is the refusal of riders; nil when they are not the reason, or not
+// there.
+func (t *Transaction) riderRefusal(pg *pgconn.PgError) *TxRefused {
+	if len(t.KV) == 0 && len(t.Timers) == 0 {
+		return nil
+	}
+	var kv *KVRefused
+	switch {
+	case pg.Code == "22023" && strings.HasPrefix(pg.Message, procedurePrefix) && !strings.HasPrefix(pg.Message, timersPrefix):
+		return nil
+	case errors.As(kvError(pg), &kv) && kv.TooLarge:
+		return &TxRefused{Reason: TxReasonTooLarge, Text: kv.Error()}
+	case kv != nil && kv.Reason == pg.Message:
+		return &TxRefused{Reason: TxReasonBadRequest, Text: kv.Error()}
+	case pg.Code == "22023" || refusedByJSONB(pg):
+		return &TxRefused{Reason: TxReasonBadRequest, Text: pg.Message}
+	}
+	return nil
 }
 
 type txPushJSON struct {
@@ -113,7 +145,20 @@ func (t Transaction) encode() ([]byte, error) {
 		}
 		acks[i] = a.encode()
 	}
-	return json.Marshal(map[string]any{"pushes": pushes, "acks": acks, "_tenant": t.Tenant})
+	request := map[string]any{"pushes": pushes, "acks": acks, "_tenant": t.Tenant}
+	for name, rider := range map[string]json.RawMessage{"kv": t.KV, "timers": t.Timers} {
+		if len(rider) == 0 {
+			continue
+		}
+		if !json.Valid(rider) {
+			return nil, &TxRefused{Reason: TxReasonBadRequest, Text: fmt.Sprintf("%s is no JSON; %s", name, rolledBack)}
+		}
+		request[name] = rider
+	}
+	if t.ProducerSub != "" {
+		request["_producerSub"] = t.ProducerSub
+	}
+	return json.Marshal(request)
 }
 
 func (a *TxAck) encode() txAckJSON {
@@ -129,9 +174,9 @@ func (a *TxAck) encode() txAckJSON {
 	return out
 }
 
-// Transaction runs pushes and acks atomically (log_transaction_wire_v1). What
-// the bundle itself is refused for comes back as *TxRefused; nothing was written
-// then.
+// Transaction runs pushes, acks and riders atomically (log_transaction_wire_v1).
+// What the bundle itself is refused for comes back as *TxRefused, a key/value write
+// that was required and lost as *KVPrecondition; nothing was written then.
 func (s *Store) Transaction(ctx context.Context, t Transaction) (TransactionResult, error) {
 	body, err := t.encode()
 	if err != nil {
@@ -139,7 +184,11 @@ func (s *Store) Transaction(ctx context.Context, t Transaction) (TransactionResu
 	}
 	text, err := s.rawJSON(ctx, "transaction", `SELECT queen.log_transaction_wire_v1($1)`, string(body))
 	if err != nil {
-		if refused := refusal(err); refused != nil {
+		var lost *KVPrecondition
+		if errors.As(kvError(err), &lost) {
+			return TransactionResult{}, lost
+		}
+		if refused := t.refusal(err); refused != nil {
 			return TransactionResult{}, refused
 		}
 		return TransactionResult{}, err
@@ -158,6 +207,8 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 			ackVerdict
 			Index int `json:"index"`
 		} `json:"acks"`
+		KV     RawJSON `json:"kv"`
+		Timers RawJSON `json:"timers"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return TransactionResult{}, fmt.Errorf("transaction: %w: %w", errAnswer, err)
@@ -166,7 +217,13 @@ func decodeTransaction(text []byte, t Transaction) (TransactionResult, error) {
 		return TransactionResult{}, fmt.Errorf("transaction: %w: %d and %d verdicts for %d pushes and %d acks", errAnswer,
 			len(answer.Pushes), len(answer.Acks), len(t.Pushes), len(t.Acks))
 	}
-	result := TransactionResult{Acks: make([]AckOutcome, len(t.Acks))}
+	result := TransactionResult{Acks: make([]AckOutcome, len(t.Acks)), KV: answer.KV}
+	if len(answer.Timers) > 0 {
+		var err error
+		if result.Timers, err = timersApplied(answer.Timers); err != nil {
+			return TransactionResult{}, fmt.Errorf("transaction: %w", err)
+		}
+	}
 	for _, p := range answer.Pushes {
 		result.Pushes = append(result.Pushes, PushVerdict{
 			Status: PushQueued, PartitionID: p.PartitionID, BaseOffset: p.BaseOffset, CreatedAt: p.CreatedAt,

@@ -243,18 +243,25 @@ type TxAck struct {
 	End   int64
 }
 
-// Transaction is an atomic bundle of pushes and acks.
+// Transaction is an atomic bundle of pushes and acks, and of riders: operations on
+// keys and timers, as JSON arrays in the form of KVApply and TimersApply. They run
+// before the rest, keys before timers, with lower limits on keys and no getPrefix.
 type Transaction struct {
-	Tenant uuid.UUID
-	Pushes []TxPush
-	Acks   []TxAck
+	Tenant      uuid.UUID
+	Pushes      []TxPush
+	Acks        []TxAck
+	KV          json.RawMessage // none or an array
+	Timers      json.RawMessage // none or an array
+	ProducerSub string          // who schedules the timers, "" for nobody
 }
 
-// TransactionResult is the outcome of a committed transaction. Acks is
-// aligned with Transaction.Acks.
+// TransactionResult is the outcome of a committed transaction. Acks is aligned with
+// Transaction.Acks, and so are the results of the riders.
 type TransactionResult struct {
 	Pushes []PushVerdict
 	Acks   []AckOutcome
+	KV     RawJSON // an array, or nothing without such a rider
+	Timers TimersApplied
 }
 
 // QueueSettings is the part of a queue's configuration that the broker acts on.

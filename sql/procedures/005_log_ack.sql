@@ -3,7 +3,8 @@
 --
 -- Locks: acks take one log_consumers row each, FOR UPDATE, in the order of
 -- (partition_id, consumer_group COLLATE "C") where there are several, and never
--- a partition row. The transaction takes, in order: provisioning inserts,
+-- a partition row. The transaction takes, in order: rows of queen.kv, rows of
+-- queen.log_timers (024 and 025 say in which order), provisioning inserts,
 -- log_partitions rows ascending by id FOR NO KEY UPDATE, then consumers. No lane is
 -- searched while a row of it is locked, see log_ack_seek_v1.
 --
@@ -829,11 +830,12 @@ BEGIN
 END
 $$;
 
--- Pushes and acks, all or nothing. Every refusal raises: QDUP with the class of a
--- unique violation for a stored transaction id, QTXN with SQLSTATE QT001 for an
--- ack, 22023 for a malformed request, 40001 when a queue was deleted meanwhile.
--- Riders (kv, timers) have procedures of their own; until those exist a non-empty
--- array is refused rather than ignored.
+-- Pushes and acks, and what rides with them (kv, timers), all or nothing. Every
+-- refusal raises: QDUP with the class of a unique violation for a stored transaction
+-- id, QTXN with SQLSTATE QT001 for an ack, 22023 for a malformed request, 40001 when a
+-- queue was deleted meanwhile, and what the procedures of the riders raise, 23514 for
+-- a precondition among it; nothing is caught here. Riders are answered only where
+-- they are given.
 --
 -- A push may carry a mark: "verified" with the "partitionId" and the "window" it
 -- was made for; without them it makes no statement. -2 needs neither.
@@ -851,6 +853,7 @@ DECLARE
     v_acked   JSONB[] := '{}';
     v_found   JSONB[] := '{}';
     v_verdict JSONB;
+    v_riders  JSONB := '{}';
     r         RECORD;
 BEGIN
     SELECT a.ack ->> 'partitionId' AS pid INTO r
@@ -868,9 +871,6 @@ BEGIN
         IF jsonb_typeof(r.rider) NOT IN ('array', 'null') THEN
             RAISE EXCEPTION 'QTXN % must be an array or null, not %; transaction rolled back', r.key, jsonb_typeof(r.rider)
                 USING ERRCODE = 'invalid_parameter_value';
-        ELSIF jsonb_typeof(r.rider) = 'array' AND r.rider <> '[]' THEN
-            RAISE EXCEPTION 'QTXN % operations are not supported by this schema; transaction rolled back', r.key
-                USING ERRCODE = 'feature_not_supported';
         END IF;
     END LOOP;
 
@@ -882,6 +882,14 @@ BEGIN
     LOOP
         v_found := v_found || queen.log_transaction_seek_v1(r.grp, r.ack);
     END LOOP;
+
+    -- Riders come before every lock of the log; one instant serves both.
+    IF jsonb_array_length(NULLIF(p -> 'kv', 'null')) > 0 THEN
+        v_riders := jsonb_build_object('kv', queen.kv_apply_v1(p -> 'kv', v_tenant, now(), TRUE));
+    END IF;
+    IF jsonb_array_length(NULLIF(p -> 'timers', 'null')) > 0 THEN
+        v_riders := v_riders || jsonb_build_object('timers', queen.log_timers_apply_v1(p -> 'timers', v_tenant, p ->> '_producerSub', now()));
+    END IF;
 
     -- Lanes: created where missing, then locked together.
     IF EXISTS (
@@ -946,7 +954,7 @@ BEGIN
                 CASE WHEN v_found[r.ord] ->> 'batchEnd' IS NULL AND r.pid = ANY (v_lanes) THEN '{}' ELSE v_found[r.ord] END)
             || jsonb_build_object('index', r.ord - 1));
     END LOOP;
-    RETURN jsonb_build_object('ok', TRUE, 'pushes', to_jsonb(v_done), 'acks', to_jsonb(v_acked));
+    RETURN v_riders || jsonb_build_object('ok', TRUE, 'pushes', to_jsonb(v_done), 'acks', to_jsonb(v_acked));
 END
 $$;
 
