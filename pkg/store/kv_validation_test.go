@@ -144,7 +144,9 @@ func TestKVOperationsAreValidated(t *testing.T) {
 func TestKVCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	gets := func(n int) string { return string(list(repeated(n, func(i int) string { return getOp(fmt.Sprint(i)) }))) }
+	gets := func(n int) string {
+		return string(list(repeated(n, func(i int) string { return getOp(fmt.Sprint(i)) })))
+	}
 	many := func(keys int, more ...string) string {
 		op := `{"op":"getMany","ns":"n","keys":` + string(list(repeated(keys, func(i int) string { return fmt.Sprintf(`"%d"`, i) }))) + `}`
 		return string(list(append([]string{op}, more...)))

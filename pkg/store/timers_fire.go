@@ -115,7 +115,10 @@ type FireSegment struct {
 }
 
 // FireVerdict answers one FireSegment, at the same position. A segment that was not
-// fired is stale: a timer of it is not held any more, and nothing of it was written.
+// fired is stale, and nothing of it was written: a timer of it is not held any more,
+// or merely locked at the moment, by a claim or a request that looked at it and passed
+// on. The fire waits for nobody and cannot give such a one back; TimersFail without a
+// backoff does, and without it the timer waits for the end of its lease.
 type FireVerdict struct {
 	Fired       bool
 	PartitionID uuid.UUID
