@@ -777,18 +777,18 @@ BEGIN
     IF p_tenant IS NULL OR COALESCE(p_queue, '') = '' THEN
         RAISE EXCEPTION 'QTIMER a tenant and a queue are needed' USING ERRCODE = '22023';
     END IF;
-    -- By key again: a row that leaves a subquery takes its payload along.
-    SELECT COALESCE(jsonb_agg(queen.log_timer_view_v1(t, now()) ORDER BY p.place) FILTER (WHERE p.place <= v_limit), '[]'), count(*),
+    -- The view is made inside: a whole row that left the subquery would take its
+    -- payload along.
+    SELECT COALESCE(jsonb_agg(p.row ORDER BY p.place) FILTER (WHERE p.place <= v_limit), '[]'), count(*),
            max(p.timer_key) FILTER (WHERE p.place <= v_limit)
     INTO v_rows, v_n, v_last
     FROM (
-        SELECT x.timer_key, row_number() OVER (ORDER BY x.timer_key) AS place
-        FROM queen.log_timers AS x
-        WHERE x.tenant_id = p_tenant AND x.queue = p_queue AND x.timer_key > COALESCE(p_after, '')
-        ORDER BY x.timer_key
+        SELECT queen.log_timer_view_v1(t, now()) AS row, t.timer_key, row_number() OVER (ORDER BY t.timer_key) AS place
+        FROM queen.log_timers AS t
+        WHERE t.tenant_id = p_tenant AND t.queue = p_queue AND t.timer_key > COALESCE(p_after, '')
+        ORDER BY t.timer_key
         LIMIT v_limit + 1
-    ) AS p
-    JOIN queen.log_timers AS t ON t.tenant_id = p_tenant AND t.queue = p_queue AND t.timer_key = p.timer_key;
+    ) AS p;
     RETURN jsonb_build_object('rows', v_rows, 'truncated', v_n > v_limit, 'nextAfter', CASE WHEN v_n > v_limit THEN v_last END);
 END
 $$;
