@@ -93,7 +93,7 @@ func kvError(err error) error {
 		return err
 	}
 	switch {
-	case pg.Code == "23514":
+	case pg.Code == "23514" && pg.ConstraintName == "": // raised by the procedure, not by a constraint
 		return kvPrecondition(pg, err)
 	case (pg.Code == "22023" || pg.Code == "22001") && strings.HasPrefix(pg.Message, "kv_"):
 		return &KVRefused{Reason: pg.Message, Detail: pg.Detail, TooLarge: pg.Code == "22001", cause: err}

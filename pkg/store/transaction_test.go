@@ -63,7 +63,9 @@ func (b *bench) dump() (text string) {
 		'partitions', (SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM queen.log_partitions t),
 		'segments', (SELECT jsonb_agg(to_jsonb(t) ORDER BY partition_id, base_offset) FROM queen.log_segments t),
 		'txns', (SELECT jsonb_agg(to_jsonb(t) ORDER BY partition_id, base_offset) FROM queen.log_txns t),
-		'consumers', (SELECT jsonb_agg(to_jsonb(t) ORDER BY partition_id, consumer_group) FROM queen.log_consumers t))::text`)
+		'consumers', (SELECT jsonb_agg(to_jsonb(t) ORDER BY partition_id, consumer_group) FROM queen.log_consumers t),
+		'kv', (SELECT jsonb_agg(to_jsonb(t) ORDER BY tenant_id, namespace, key) FROM queen.kv t),
+		'timers', (SELECT jsonb_agg(to_jsonb(t) ORDER BY tenant_id, queue, timer_key) FROM queen.log_timers t))::text`)
 	return text
 }
 
@@ -341,7 +343,7 @@ func TestTransactionWireForms(t *testing.T) {
 		"a rider that is null":            {`{"kv":null,"timers":null,"acks":null,"pushes":null}`, "", held(0, 10, 1)},
 		"a rider that is empty":           {`{"kv":[],"timers":[]}`, "", held(0, 10, 1)},
 		"a rider of another type":         {`{"kv":{}}`, "QTXN kv must be an array or null, not object; transaction rolled back", held(0, 10, 1)},
-		"a rider that has no home yet":    {`{"timers":[{"op":"schedule"}]}`, "QTXN timers operations are not supported by this schema; transaction rolled back", held(0, 10, 1)},
+		"a rider of yet another type":     {`{"timers":"x"}`, "QTXN timers must be an array or null, not string; transaction rolled back", held(0, 10, 1)},
 		"a partition that is not named":   {`{"acks":[{"group":"g","acks":[]}]}`, "QTXN ack references partition", held(0, 10, 1)},
 		"a push that names no partition":  {`{"pushes":[{"queue":"q","count":1,"hashesHex":"` + hex.EncodeToString(hash(70)) + `","blobB64":"eA=="}]}`, "QTXN resolved 0 of 1 pushes; transaction rolled back", held(0, 10, 1)},
 		"positional without leased batch": {fmt.Sprintf(`{"acks":[{"partitionId":%q,"group":"idle","uptoOff":4}]}`, pid), "QTXN ack failed: no leased batch; transaction rolled back", held(0, 10, 1)},

@@ -717,7 +717,7 @@ BEGIN
     END IF;
     v_n := jsonb_array_length(p_ops);
     IF v_n > v_max_ops THEN
-        PERFORM queen.kv_raise_v1('kv_too_many_ops', format('%s operations, and at most %s', v_n, v_max_ops));
+        PERFORM queen.kv_raise_v1(format('kv_too_many_ops %s operations, and at most %s', v_n, v_max_ops), '');
     ELSIF v_n = 0 THEN
         RETURN '[]';
     END IF;
@@ -740,7 +740,7 @@ BEGIN
         END IF;
         v_names[v_i] := v_name;
         IF v_keys > v_max_keys THEN
-            PERFORM queen.kv_raise_v1('kv_too_many_keys', format('operation %s: %s keys so far, and at most %s', v_i - 1, v_keys, v_max_keys));
+            PERFORM queen.kv_raise_v1(format('kv_too_many_keys %s keys so far, and at most %s', v_keys, v_max_keys), format('operation %s: ', v_i - 1));
         END IF;
     END LOOP;
 
