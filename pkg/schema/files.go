@@ -14,7 +14,7 @@ import (
 const (
 	// Generation counts releases of the schema. It grows with every change of
 	// sql/ that ships.
-	Generation = 3
+	Generation = 4
 	// MinCompatible is the oldest generation of binary that may run on a
 	// database this build has applied.
 	MinCompatible = 1

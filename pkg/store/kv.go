@@ -17,6 +17,8 @@ const KVBadRequest = "kv_bad_request"
 
 // KVRefused is a call of key/value operations that was refused for what it asked.
 // Nothing was written.
+//
+//nolint:errname // it is an answer, named for what became of the call
 type KVRefused struct {
 	Reason   string // as the wire names it, kv_bad_ttl for one
 	Detail   string // for people: which operation, and what is allowed

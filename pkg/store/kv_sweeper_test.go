@@ -135,7 +135,7 @@ func TestKVSweepStepsReadLittle(t *testing.T) {
 	}
 }
 
-func (b *bench) measure(tenants int) store.KVUsage {
+func (b *bench) usageNow(tenants int) store.KVUsage {
 	b.t.Helper()
 	usage, err := b.store.KVMeasure(b.t.Context(), store.Shards(5), tenants)
 	require.NoError(b.t, err)
@@ -145,7 +145,7 @@ func (b *bench) measure(tenants int) store.KVUsage {
 func TestKVUsage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	require.Equal(t, store.KVUsage{Tenants: []store.KVTenantUsage{}, Scale: 1}, b.measure(0))
+	require.Equal(t, store.KVUsage{Tenants: []store.KVTenantUsage{}, Scale: 1}, b.usageNow(0))
 
 	one, two, three := uuid.UUID{15: 11}, uuid.UUID{15: 12}, uuid.UUID{15: 13}
 	b.exec(`INSERT INTO queen.kv (tenant_id, namespace, key, value, version, expires_at) SELECT $1, 'n', 'k' || g, to_jsonb(repeat('x', 100)), g,
@@ -156,20 +156,20 @@ func TestKVUsage(t *testing.T) {
 	b.exec(`INSERT INTO queen.kv_quota (tenant_id, enabled, max_rows, max_bytes, max_timers) VALUES ($1, TRUE, 60, 1, NULL), ($2, FALSE, NULL, NULL, 1), ($3, TRUE, 0, 30, NULL)`, one, two, three)
 	bytes := b.count(`SELECT sum(pg_column_size(value)) FROM queen.kv WHERE tenant_id = $1 AND (expires_at IS NULL OR expires_at > now())`, one)
 	small := b.count(`SELECT pg_column_size(value) FROM queen.kv WHERE tenant_id = $1`, three)
-	usage := b.measure(10)
+	usage := b.usageNow(10)
 	require.False(t, usage.Sampled)
 	require.Len(t, usage.Tenants, 3)
 	oldest := time.Date(2030, 1, 1, 0, 0, 1, 0, time.UTC)
 	require.Equal(t, store.KVTenantUsage{Tenant: one, KVRows: 20, KVBytes: bytes, KVQuotaRatio: 0.3333}, usage.Tenants[0], "live keys; rows count before bytes")
 	require.Equal(t, store.KVTenantUsage{Tenant: two, TimerRows: 5, TimerBytes: 10, TimerOldest: &oldest}, usage.Tenants[1], "a quota that is switched off")
-	require.Equal(t, one, b.measure(1).Tenants[0].Tenant, "the largest")
-	require.Len(t, b.measure(1).Tenants, 1)
+	require.Equal(t, one, b.usageNow(1).Tenants[0].Tenant, "the largest")
+	require.Len(t, b.usageNow(1).Tenants, 1)
 	require.InDelta(t, float64(small)/30, usage.Tenants[2].KVQuotaRatio, 0.0001, "bytes where rows are not limited")
 	require.EqualValues(t, 3, b.count(`SELECT count(*) FROM queen.kv_usage`))
 
 	b.exec(`DELETE FROM queen.kv`)
 	b.exec(`DELETE FROM queen.log_timers`)
-	empty := b.measure(10)
+	empty := b.usageNow(10)
 	require.Equal(t, []store.KVTenantUsage{{Tenant: one}, {Tenant: two}, {Tenant: three}}, empty.Tenants, "who has emptied itself")
 	require.EqualValues(t, 3, b.count(`SELECT count(*) FROM queen.kv_usage WHERE kv_rows = 0 AND kv_bytes = 0 AND timer_rows = 0 AND timer_bytes = 0 AND timer_oldest IS NULL`))
 }
@@ -179,12 +179,12 @@ func TestKVUsageDoesNotGoBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.kv(put("k", `"value":1,"forever":true`))
-	b.measure(10)
+	b.usageNow(10)
 	b.exec(`UPDATE queen.kv_usage SET kv_rows = 77, computed_at = now() + INTERVAL '1 h'`)
-	b.measure(10)
+	b.usageNow(10)
 	require.EqualValues(t, 77, b.count(`SELECT kv_rows FROM queen.kv_usage`))
 	b.exec(`UPDATE queen.kv_usage SET computed_at = now() - INTERVAL '1 h'`)
-	b.measure(10)
+	b.usageNow(10)
 	require.EqualValues(t, 1, b.count(`SELECT kv_rows FROM queen.kv_usage`))
 }
 
@@ -202,7 +202,7 @@ func TestKVUsageSamples(t *testing.T) {
 	timers := b.count(`SELECT count(*) FROM queen.log_timers WHERE shard < 8`)
 	for estimate, sampled := range map[string]bool{"-1": false, "200000": false, "200001": true} {
 		b.exec(`UPDATE pg_class SET reltuples = ` + estimate + ` WHERE oid = 'queen.kv'::regclass`)
-		usage := b.measure(10)
+		usage := b.usageNow(10)
 		require.Equal(t, sampled, usage.Sampled, estimate)
 		require.Equal(t, int64(3), usage.Tenants[1].KVRows, "too small for the sample, and exact")
 		if !sampled {
@@ -301,6 +301,16 @@ func TestKVSwitches(t *testing.T) {
 	require.JSONEq(t, `{"enabled":false}`, string(value))
 	b.exec(`UPDATE queen.system_state SET value = '{}' WHERE key = 'timers_fire_enabled'`)
 	require.True(t, read().TimersFire)
+}
+
+// Names are compared and ordered by their bytes, whatever the database prefers.
+func TestKVNamesAreCollatedByBytes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var columns string
+	b.one([]any{&columns}, `SELECT string_agg(a.attname, ' ' ORDER BY a.attname) FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
+		WHERE a.attrelid IN ('queen.kv'::regclass, 'queen.log_timers'::regclass) AND c.collname = 'C'`)
+	require.Equal(t, "key namespace queue timer_key", columns)
 }
 
 // The rights that everybody has on the tables.

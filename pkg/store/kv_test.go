@@ -111,7 +111,7 @@ func TestKVWrites(t *testing.T) {
 		case c.reason != "" || got.Op == "delete":
 			require.Zero(t, *got.Version, name)
 		default:
-			require.Greater(t, *got.Version, int64(0), name)
+			require.Positive(t, *got.Version, name)
 			require.NotEqual(t, live, *got.Version, name)
 		}
 		found := b.kv(getOp("k"))[0]
@@ -363,7 +363,7 @@ func TestKVReadBudget(t *testing.T) {
 	require.Equal(t, 4194304., listed["bytes"])
 	require.Equal(t, "k064", listed["nextAfter"])
 	gets := b.kv(repeated(100, func(int) string { return getOp("k001") })...)
-	require.True(t, !slices.ContainsFunc(gets, func(e element) bool { return e["found"] != true }))
+	require.False(t, slices.ContainsFunc(gets, func(e element) bool { return e["found"] != true }))
 }
 
 func TestKVNumbersStayWithinTheSizeOfAValue(t *testing.T) {

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -275,5 +274,5 @@ func TestKVErrorsOfTheServerStayWhatTheyAre(t *testing.T) {
 	b.exec(`ALTER TABLE queen.kv RENAME TO kv_gone`)
 	_, err := b.store.KVApply(t.Context(), store.DefaultTenant(), list([]string{getOp("k")}))
 	require.Equal(t, store.RetryLater, store.Classify(err))
-	require.False(t, errors.As(err, new(*store.KVRefused)))
+	require.NotErrorAs(t, err, new(*store.KVRefused))
 }

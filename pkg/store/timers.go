@@ -13,6 +13,8 @@ import (
 
 // TimersRefused is a call of timer operations that was refused for what it asked.
 // Nothing was written.
+//
+//nolint:errname // it is an answer, named for what became of the call
 type TimersRefused struct {
 	Text  string // names the operation and what is wrong with it
 	Hint  string // what is right, or nothing

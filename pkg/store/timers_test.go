@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -267,7 +266,7 @@ func TestTimersListAndCount(t *testing.T) {
 		require.Equal(t, "22023", sqlState(t, b.try(call)), call)
 	}
 	_, err := b.store.TimersList(t.Context(), store.DefaultTenant(), "", "", 0)
-	require.True(t, errors.As(err, new(*store.TimersRefused)))
+	require.ErrorAs(t, err, new(*store.TimersRefused))
 
 	b.exec(`INSERT INTO queen.log_timers (queue, timer_key, deliver_at, txn, message_id, payload)
 		SELECT 'many', 'k' || g, now(), 't', gen_random_uuid(), '' FROM generate_series(1, 1001) AS g`)
