@@ -688,7 +688,127 @@ BEGIN
 END
 $$;
 
--- Several operations, or reads of many keys: see kv_apply_v1.
+-- Reads of single keys by one statement: the operations at the given positions, in
+-- that order.
+CREATE OR REPLACE FUNCTION queen.kv_gets_v1(p_tenant UUID, p_ops JSONB, p_at INT[], p_now TIMESTAMPTZ)
+RETURNS JSONB[]
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE WHEN k.version IS NULL
+            THEN jsonb_build_object('index', u.at - 1, 'op', 'get', 'found', FALSE, 'key', o.op -> 'key')
+            ELSE jsonb_build_object('index', u.at - 1, 'op', 'get', 'found', TRUE, 'key', o.op -> 'key', 'value', k.value,
+                'version', k.version, 'expiresAt', k.expires_at, 'updatedAt', k.updated_at) END
+        FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
+        CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o
+        LEFT JOIN LATERAL (
+            SELECT x.value, x.version, x.expires_at, x.updated_at
+            FROM queen.kv AS x
+            WHERE x.tenant_id = p_tenant AND x.namespace = o.op ->> 'ns' AND x.key = o.op ->> 'key'
+              AND queen.kv_live_v1(x.expires_at, p_now)
+            OFFSET 0
+        ) AS k ON TRUE
+        ORDER BY u.ord
+    );
+END
+$$;
+
+-- Whether a write creates its key where that is not live: it may then go with others
+-- into one statement.
+CREATE OR REPLACE FUNCTION queen.kv_creates_v1(p_op JSONB)
+RETURNS BOOLEAN
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE p_op ->> 'op'
+        WHEN 'putIfAbsent' THEN TRUE
+        WHEN 'put' THEN COALESCE(queen.kv_expect_v1(p_op), 0) = 0
+        WHEN 'incr' THEN queen.kv_within_v1((p_op -> 'delta')::NUMERIC, (p_op -> 'min')::NUMERIC, (p_op -> 'max')::NUMERIC)
+        ELSE FALSE END
+$$;
+
+-- Writes for which kv_creates_v1 holds, by one statement: the operations at the given
+-- positions, in the order of their keys. The result is aligned with p_at; NULL is a
+-- write that was not applied, and whose row is held. What a row that is there asks of
+-- its operation is looked up by its name.
+CREATE OR REPLACE FUNCTION queen.kv_upserts_v1(p_tenant UUID, p_ops JSONB, p_at INT[], p_now TIMESTAMPTZ)
+RETURNS JSONB[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_names TEXT[];
+    v_incr  BOOLEAN[];
+    v_once  BOOLEAN[];
+    v_min   NUMERIC[];
+    v_max   NUMERIC[];
+    v_out   JSONB[];
+    v_long  BOOLEAN;
+BEGIN
+    SELECT array_agg((o.op ->> 'ns') || chr(1) || (o.op ->> 'key') ORDER BY u.ord), array_agg(o.op ->> 'op' = 'incr' ORDER BY u.ord),
+           array_agg(o.op ->> 'op' = 'putIfAbsent' OR o.op -> 'expect' = '0' ORDER BY u.ord),
+           array_agg((o.op -> 'min')::NUMERIC ORDER BY u.ord), array_agg((o.op -> 'max')::NUMERIC ORDER BY u.ord)
+    INTO v_names, v_incr, v_once, v_min, v_max
+    FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
+    CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o;
+
+    WITH written AS (
+        INSERT INTO queen.kv AS k (tenant_id, namespace, key, value, version, expires_at, created_at, updated_at)
+        SELECT p_tenant, o.op ->> 'ns', o.op ->> 'key',
+               CASE WHEN v_incr[u.ord] THEN to_jsonb(trim_scale((o.op -> 'delta')::NUMERIC)) ELSE o.op -> 'value' END,
+               nextval('queen.kv_version_seq'), queen.kv_expiry_v1(o.op, p_now), p_now, p_now
+        FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
+        CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o
+        ORDER BY u.ord
+        ON CONFLICT (tenant_id, namespace, key) DO UPDATE
+        SET value = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) AND v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
+                THEN to_jsonb(trim_scale(queen.kv_num_v1(k.value, k.expires_at, p_now) + queen.kv_num_v1(EXCLUDED.value, NULL, p_now)))
+                ELSE EXCLUDED.value END,
+            expires_at = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) AND v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
+                THEN k.expires_at ELSE EXCLUDED.expires_at END,
+            version = EXCLUDED.version, updated_at = p_now,
+            created_at = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) THEN k.created_at ELSE p_now END
+        WHERE NOT queen.kv_live_v1(k.expires_at, p_now)
+           OR CASE WHEN v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
+                THEN jsonb_typeof(k.value) = 'number' AND queen.kv_within_v1(
+                    queen.kv_num_v1(k.value, k.expires_at, p_now) + queen.kv_num_v1(EXCLUDED.value, NULL, p_now),
+                    v_min[array_position(v_names, k.namespace || chr(1) || k.key)], v_max[array_position(v_names, k.namespace || chr(1) || k.key)])
+                ELSE NOT v_once[array_position(v_names, k.namespace || chr(1) || k.key)] END
+        RETURNING array_position(v_names, k.namespace || chr(1) || k.key) AS ord, k.value, k.version
+    )
+    SELECT array_agg(CASE WHEN w.ord IS NOT NULL THEN queen.kv_applied_v1(p_ops -> (u.at - 1), u.at - 1, w.value, w.version) END ORDER BY u.ord),
+           bool_or(v_incr[u.ord] AND octet_length(w.value::TEXT) > 65536)
+    INTO v_out, v_long
+    FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
+    LEFT JOIN written AS w ON w.ord = u.ord;
+    IF v_long THEN
+        PERFORM queen.kv_raise_v1('kv_value_too_large a number has at most 65536 digits', '');
+    END IF;
+    RETURN v_out;
+END
+$$;
+
+-- One write, by the statements of its own.
+CREATE OR REPLACE FUNCTION queen.kv_write_v1(p_tenant UUID, p_op JSONB, p_index INT, p_now TIMESTAMPTZ)
+RETURNS JSONB
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF p_op ->> 'op' = 'incr' THEN
+        RETURN queen.kv_incr_v1(p_tenant, p_op, p_index, p_now);
+    ELSIF p_op ->> 'op' = 'delete' THEN
+        RETURN queen.kv_delete_v1(p_tenant, p_op, p_index, p_now);
+    END IF;
+    RETURN queen.kv_put_v1(p_tenant, p_op, p_index, p_now);
+END
+$$;
+
+-- Several operations, or reads of many keys: see kv_apply_v1. Writes are carried out in
+-- the order of their keys, neighbours by one statement where that can be. Keys that are
+-- only read are read by one statement too; keys that are also written, at their turn.
+--
+-- Measured (2026-11-30, 2 cores, fsync off, processor time of the server for each of 25
+-- operations, 8 get, 15 incr and 2 putIfAbsent of keys at random, commit included):
+-- MEASURE_BATCH
 CREATE OR REPLACE FUNCTION queen.kv_batch_v1(p_ops JSONB, p_tenant UUID, p_now TIMESTAMPTZ, p_in_wire BOOLEAN)
 RETURNS JSONB
 LANGUAGE plpgsql
@@ -697,17 +817,13 @@ DECLARE
     v_max_ops  INT := CASE WHEN p_in_wire THEN 64 ELSE 256 END;
     v_max_keys INT := CASE WHEN p_in_wire THEN 256 ELSE 4096 END;
     v_n        INT;
-    v_i        INT;
     v_op       JSONB;
     v_what     TEXT;
     v_keys     INT := 0;
-    v_many     BOOLEAN := FALSE;
     v_name     TEXT;
+    v_whats    TEXT[] := '{}';
     v_names    TEXT[] := '{}'; -- of single keys, by position
     v_written  TEXT[] := '{}';
-    v_order    INT[];
-    v_budget   BIGINT := 4194304;
-    v_spent    BIGINT;
     v_out      JSONB[];
 BEGIN
     IF jsonb_typeof(p_ops) IS DISTINCT FROM 'array' THEN
@@ -727,9 +843,7 @@ BEGIN
         v_keys := v_keys + queen.kv_check_op_v1(v_op, v_i - 1, p_in_wire);
         v_what := v_op ->> 'op';
         v_name := NULL;
-        IF v_what = 'getMany' OR v_what = 'getPrefix' THEN
-            v_many := TRUE;
-        ELSE
+        IF v_what <> 'getMany' AND v_what <> 'getPrefix' THEN
             -- Below every character of a namespace, so that it sorts like the pair.
             v_name := (v_op ->> 'ns') || chr(1) || (v_op ->> 'key');
             IF v_what <> 'get' AND v_name = ANY (v_written) THEN
@@ -738,44 +852,101 @@ BEGIN
                 v_written := v_written || v_name;
             END IF;
         END IF;
+        v_whats[v_i] := v_what;
         v_names[v_i] := v_name;
         IF v_keys > v_max_keys THEN
             PERFORM queen.kv_raise_v1(format('kv_too_many_keys %s keys so far, and at most %s', v_keys, v_max_keys), format('operation %s: ', v_i - 1));
         END IF;
     END LOOP;
 
-    SELECT array_agg(u.ord::INT ORDER BY u.name COLLATE "C", u.ord) INTO v_order
-    FROM unnest(v_names) WITH ORDINALITY AS u (name, ord);
-    v_out := array_fill(NULL::JSONB, ARRAY[v_n]);
-    FOREACH v_i IN ARRAY v_order LOOP
-        v_op := p_ops -> (v_i - 1);
-        v_what := v_op ->> 'op';
-        v_spent := 0;
-        IF v_what = 'get' THEN
-            v_out[v_i] := queen.kv_get_v1(p_tenant, v_op, v_i - 1, p_now);
-            IF v_many THEN
-                v_spent := COALESCE(octet_length((v_out[v_i] -> 'value')::TEXT), 0);
-            END IF;
-        ELSIF v_what = 'incr' THEN
-            v_out[v_i] := queen.kv_incr_v1(p_tenant, v_op, v_i - 1, p_now);
-        ELSIF v_what = 'delete' THEN
-            v_out[v_i] := queen.kv_delete_v1(p_tenant, v_op, v_i - 1, p_now);
-        ELSIF v_what = 'getMany' THEN
-            SELECT g.result, g.spent INTO v_op, v_spent FROM queen.kv_get_many_v1(p_tenant, v_op, v_i - 1, p_now, v_budget) AS g;
-            v_out[v_i] := v_op;
-        ELSIF v_what = 'getPrefix' THEN
-            SELECT g.result, g.spent INTO v_op, v_spent FROM queen.kv_get_prefix_v1(p_tenant, v_op, v_i - 1, p_now, v_budget) AS g;
-            v_out[v_i] := v_op;
-        ELSE
-            v_out[v_i] := queen.kv_put_v1(p_tenant, v_op, v_i - 1, p_now);
-        END IF;
-        v_budget := v_budget - v_spent;
-    END LOOP;
-    IF cardinality(v_order) <> v_n OR array_position(v_out, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'kv_result_misaligned' USING ERRCODE = 'internal_error',
-            DETAIL = format('%s operations, %s of them carried out', v_n, cardinality(v_order));
+    v_out := queen.kv_singles_v1(p_tenant, p_ops, v_whats, v_names, v_written, p_now);
+    IF 'getMany' = ANY (v_whats) OR 'getPrefix' = ANY (v_whats) THEN
+        v_out := queen.kv_manies_v1(p_tenant, p_ops, v_whats, v_out, p_now);
+    END IF;
+    IF cardinality(v_out) <> v_n OR array_position(v_out, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'kv_result_misaligned' USING ERRCODE = 'internal_error', DETAIL = format('%s operations, %s results', v_n, cardinality(v_out));
     END IF;
     RETURN to_jsonb(v_out);
+END
+$$;
+
+-- The operations on single keys of a call, in the order of their keys; the others stay
+-- NULL in the result.
+CREATE OR REPLACE FUNCTION queen.kv_singles_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_names TEXT[], p_written TEXT[], p_now TIMESTAMPTZ)
+RETURNS JSONB[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_out   JSONB[] := array_fill(NULL::JSONB, ARRAY[cardinality(p_whats)]);
+    v_order INT[];
+    v_run   INT[] := '{}'; -- neighbours that go into one statement
+    v_part  JSONB[];
+    v_i     INT;
+BEGIN
+    SELECT array_agg(u.ord::INT) INTO v_order
+    FROM unnest(p_whats, p_names) WITH ORDINALITY AS u (what, name, ord)
+    WHERE u.what = 'get' AND u.name <> ALL (p_written);
+    v_part := queen.kv_gets_v1(p_tenant, p_ops, v_order, p_now);
+    FOR v_k IN 1 .. COALESCE(cardinality(v_order), 0) LOOP
+        v_out[v_order[v_k]] := v_part[v_k];
+    END LOOP;
+
+    SELECT array_agg(u.ord::INT ORDER BY u.name COLLATE "C", u.ord) INTO v_order
+    FROM unnest(p_names) WITH ORDINALITY AS u (name, ord)
+    WHERE u.name = ANY (p_written);
+    FOR v_k IN 1 .. COALESCE(cardinality(v_order), 0) + 1 LOOP
+        v_i := v_order[v_k];
+        IF queen.kv_creates_v1(p_ops -> (v_i - 1)) THEN
+            v_run := v_run || v_i;
+            CONTINUE;
+        END IF;
+        IF cardinality(v_run) > 1 THEN
+            v_part := queen.kv_upserts_v1(p_tenant, p_ops, v_run, p_now);
+        ELSE
+            v_part := '{}';
+        END IF;
+        FOR v_r IN 1 .. cardinality(v_run) LOOP
+            v_out[v_run[v_r]] := COALESCE(v_part[v_r], queen.kv_write_v1(p_tenant, p_ops -> (v_run[v_r] - 1), v_run[v_r] - 1, p_now));
+        END LOOP;
+        v_run := '{}';
+        IF p_whats[v_i] = 'get' THEN
+            v_out[v_i] := queen.kv_get_v1(p_tenant, p_ops -> (v_i - 1), v_i - 1, p_now);
+        ELSIF v_i IS NOT NULL THEN
+            v_out[v_i] := queen.kv_write_v1(p_tenant, p_ops -> (v_i - 1), v_i - 1, p_now);
+        END IF;
+    END LOOP;
+    RETURN v_out;
+END
+$$;
+
+-- The reads of many keys of a call, in the order of the request, within what the single
+-- reads have left of 4 MiB.
+CREATE OR REPLACE FUNCTION queen.kv_manies_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_out JSONB[], p_now TIMESTAMPTZ)
+RETURNS JSONB[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_budget BIGINT := 4194304;
+    v_out    JSONB[] := p_out;
+    r        RECORD;
+BEGIN
+    FOR v_i IN 1 .. cardinality(p_whats) LOOP
+        IF p_whats[v_i] = 'get' THEN
+            v_budget := v_budget - COALESCE(octet_length((v_out[v_i] -> 'value')::TEXT), 0);
+        END IF;
+    END LOOP;
+    FOR v_i IN 1 .. cardinality(p_whats) LOOP
+        IF p_whats[v_i] = 'getMany' THEN
+            r := queen.kv_get_many_v1(p_tenant, p_ops -> (v_i - 1), v_i - 1, p_now, v_budget);
+        ELSIF p_whats[v_i] = 'getPrefix' THEN
+            r := queen.kv_get_prefix_v1(p_tenant, p_ops -> (v_i - 1), v_i - 1, p_now, v_budget);
+        ELSE
+            CONTINUE;
+        END IF;
+        v_out[v_i] := r.result;
+        v_budget := v_budget - r.spent;
+    END LOOP;
+    RETURN v_out;
 END
 $$;
 

@@ -321,6 +321,9 @@ $$;
 --
 -- Rows are found again by their place: it cannot change while they are locked. One that
 -- changed after the statement began is left for the next claim.
+--
+-- The commit is not waited for: a claim that a crash takes along was never made, and the
+-- fire with its tokens is stale.
 BEGIN;
 DROP FUNCTION IF EXISTS queen.log_timers_claim_v1(SMALLINT[], TIMESTAMPTZ, INT, INT, INT);
 CREATE OR REPLACE FUNCTION queen.log_timers_claim_v1(
@@ -365,6 +368,7 @@ BEGIN
     IF v_shards = 0 THEN
         RETURN;
     END IF;
+    PERFORM set_config('synchronous_commit', 'off', TRUE);
     v_per_shard := greatest((v_max + v_shards - 1) / v_shards, 8);
     v_per_tenant := least(greatest(COALESCE(p_per_tenant, v_per_shard), 1), v_per_shard);
 
@@ -606,7 +610,8 @@ END
 $$;
 
 -- Gives claimed timers back after a failure, visible again after a backoff. Those whose
--- attempts are used up are named: they are to be dead-lettered.
+-- attempts are used up are named: they are to be dead-lettered. A crash may take this
+-- along, and the lease ends by itself.
 CREATE OR REPLACE FUNCTION queen.log_timers_fail_v1(
     p_tenants       UUID[],
     p_queues        TEXT[],
@@ -635,6 +640,7 @@ BEGIN
         COALESCE(cardinality(p_tenants), 0), COALESCE(cardinality(p_queues), 0), COALESCE(cardinality(p_tokens), 0)) THEN
         RAISE EXCEPTION 'QTIMERFAIL misaligned arrays' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM set_config('synchronous_commit', 'off', TRUE);
     SELECT array_agg(h.ctid) INTO v_rows
     FROM (
         SELECT t.ctid

@@ -4,7 +4,8 @@
 --
 -- Locks: the prune takes rows of queen.kv with SKIP LOCKED, in no order, and so never
 -- waits. The rollup takes rows of queen.kv_usage ascending by tenant, behind which
--- nothing is locked. No advisory lock is taken.
+-- nothing is locked. No advisory lock is taken. Their commits are not waited for: what
+-- a crash takes along is done again.
 --
 -- Re-applying is safe: CREATE OR REPLACE with unchanged signatures.
 
@@ -31,6 +32,7 @@ DECLARE
     v_left    BIGINT;
     v_oldest  TIMESTAMPTZ;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', TRUE);
     WITH picked AS MATERIALIZED (
         SELECT x.tenant_id, x.namespace, x.key
         FROM unnest(p_shards) AS s (shard)
@@ -100,6 +102,7 @@ DECLARE
     v_scale   NUMERIC := 1;
     v_tenants JSONB;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', TRUE);
     v_sampled := cardinality(v_given) > 8
         AND (SELECT c.reltuples > 200000 FROM pg_catalog.pg_class AS c WHERE c.oid = 'queen.kv'::REGCLASS);
     IF v_sampled THEN
