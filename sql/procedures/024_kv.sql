@@ -727,30 +727,35 @@ AS $$
         ELSE FALSE END
 $$;
 
+-- Whether a live row with this value takes the operation, one of those for which
+-- kv_creates_v1 holds.
+CREATE OR REPLACE FUNCTION queen.kv_admits_v1(p_value JSONB, p_op JSONB)
+RETURNS BOOLEAN
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RETURN CASE p_op ->> 'op'
+        WHEN 'incr' THEN CASE WHEN jsonb_typeof(p_value) = 'number' THEN queen.kv_within_v1(
+            p_value::NUMERIC + (p_op -> 'delta')::NUMERIC, (p_op -> 'min')::NUMERIC, (p_op -> 'max')::NUMERIC) ELSE FALSE END
+        WHEN 'put' THEN NOT p_op ? 'expect'
+        ELSE FALSE END;
+END
+$$;
+
 -- Writes for which kv_creates_v1 holds, by one statement: the operations at the given
 -- positions, in the order of their keys. The result is aligned with p_at; NULL is a
 -- write that was not applied, and whose row is held. What a row that is there asks of
 -- its operation is looked up by its name.
-CREATE OR REPLACE FUNCTION queen.kv_upserts_v1(p_tenant UUID, p_ops JSONB, p_at INT[], p_now TIMESTAMPTZ)
+CREATE OR REPLACE FUNCTION queen.kv_upserts_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_names TEXT[], p_at INT[], p_now TIMESTAMPTZ)
 RETURNS JSONB[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_names TEXT[];
-    v_incr  BOOLEAN[];
-    v_once  BOOLEAN[];
-    v_min   NUMERIC[];
-    v_max   NUMERIC[];
+    v_names TEXT[] := ARRAY(SELECT p_names[u.at] FROM unnest(p_at) WITH ORDINALITY AS u (at, ord) ORDER BY u.ord);
+    v_incr  BOOLEAN[] := ARRAY(SELECT p_whats[u.at] = 'incr' FROM unnest(p_at) WITH ORDINALITY AS u (at, ord) ORDER BY u.ord);
     v_out   JSONB[];
     v_long  BOOLEAN;
 BEGIN
-    SELECT array_agg((o.op ->> 'ns') || chr(1) || (o.op ->> 'key') ORDER BY u.ord), array_agg(o.op ->> 'op' = 'incr' ORDER BY u.ord),
-           array_agg(o.op ->> 'op' = 'putIfAbsent' OR o.op -> 'expect' = '0' ORDER BY u.ord),
-           array_agg((o.op -> 'min')::NUMERIC ORDER BY u.ord), array_agg((o.op -> 'max')::NUMERIC ORDER BY u.ord)
-    INTO v_names, v_incr, v_once, v_min, v_max
-    FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
-    CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o;
-
     WITH written AS (
         INSERT INTO queen.kv AS k (tenant_id, namespace, key, value, version, expires_at, created_at, updated_at)
         SELECT p_tenant, o.op ->> 'ns', o.op ->> 'key',
@@ -760,19 +765,15 @@ BEGIN
         CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o
         ORDER BY u.ord
         ON CONFLICT (tenant_id, namespace, key) DO UPDATE
-        SET value = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) AND v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
-                THEN to_jsonb(trim_scale(queen.kv_num_v1(k.value, k.expires_at, p_now) + queen.kv_num_v1(EXCLUDED.value, NULL, p_now)))
-                ELSE EXCLUDED.value END,
-            expires_at = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) AND v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
-                THEN k.expires_at ELSE EXCLUDED.expires_at END,
-            version = EXCLUDED.version, updated_at = p_now,
-            created_at = CASE WHEN queen.kv_live_v1(k.expires_at, p_now) THEN k.created_at ELSE p_now END
+        SET (value, expires_at, created_at) = (
+                SELECT CASE WHEN l.live AND l.incr THEN to_jsonb(trim_scale(k.value::NUMERIC + EXCLUDED.value::NUMERIC)) ELSE EXCLUDED.value END,
+                       CASE WHEN l.live AND l.incr THEN k.expires_at ELSE EXCLUDED.expires_at END,
+                       CASE WHEN l.live THEN k.created_at ELSE p_now END
+                FROM (SELECT queen.kv_live_v1(k.expires_at, p_now) AS live,
+                             v_incr[array_position(v_names, k.namespace || chr(1) || k.key)] AS incr OFFSET 0) AS l),
+            version = EXCLUDED.version, updated_at = p_now
         WHERE NOT queen.kv_live_v1(k.expires_at, p_now)
-           OR CASE WHEN v_incr[array_position(v_names, k.namespace || chr(1) || k.key)]
-                THEN jsonb_typeof(k.value) = 'number' AND queen.kv_within_v1(
-                    queen.kv_num_v1(k.value, k.expires_at, p_now) + queen.kv_num_v1(EXCLUDED.value, NULL, p_now),
-                    v_min[array_position(v_names, k.namespace || chr(1) || k.key)], v_max[array_position(v_names, k.namespace || chr(1) || k.key)])
-                ELSE NOT v_once[array_position(v_names, k.namespace || chr(1) || k.key)] END
+           OR queen.kv_admits_v1(k.value, p_ops -> (p_at[array_position(v_names, k.namespace || chr(1) || k.key)] - 1))
         RETURNING array_position(v_names, k.namespace || chr(1) || k.key) AS ord, k.value, k.version
     )
     SELECT array_agg(CASE WHEN w.ord IS NOT NULL THEN queen.kv_applied_v1(p_ops -> (u.at - 1), u.at - 1, w.value, w.version) END ORDER BY u.ord),
@@ -901,7 +902,7 @@ BEGIN
             CONTINUE;
         END IF;
         IF cardinality(v_run) > 1 THEN
-            v_part := queen.kv_upserts_v1(p_tenant, p_ops, v_run, p_now);
+            v_part := queen.kv_upserts_v1(p_tenant, p_ops, p_whats, p_names, v_run, p_now);
         ELSE
             v_part := '{}';
         END IF;
