@@ -165,7 +165,7 @@ $$;
 -- Validation: the first fault of an operation, in the order that the contract
 -- gives, as kv_name_fault_v1 words it. Fields that an operation does not know are
 -- ignored, but not those of a tenant. A whole number may be written with a fraction
--- of zeros. All of these are inlined into two expressions of kv_check_op_v1: what
+-- of zeros. All of these are inlined into one expression of kv_fault_v1: what
 -- a single read or write costs beside its statement is the number of expressions,
 -- since each is prepared anew in every transaction.
 
@@ -296,42 +296,84 @@ BEGIN
 END
 $$;
 
--- Raises the first fault of an operation; answers how many keys it costs.
-CREATE OR REPLACE FUNCTION queen.kv_check_op_v1(p_op JSONB, p_index INT, p_in_wire BOOLEAN)
-RETURNS INT
+-- The first fault of an operation.
+CREATE OR REPLACE FUNCTION queen.kv_fault_v1(p_op JSONB, p_in_wire BOOLEAN)
+RETURNS TEXT
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    v_what  TEXT := p_op ->> 'op';
-    v_ns    TEXT := queen.kv_text_v1(p_op -> 'ns');
-    v_key   TEXT := queen.kv_text_v1(p_op -> 'key');
-    v_fault TEXT;
+    v_what TEXT := p_op ->> 'op';
+    v_ns   TEXT := queen.kv_text_v1(p_op -> 'ns');
+    v_key  TEXT := queen.kv_text_v1(p_op -> 'key');
 BEGIN
     IF v_what = 'get' THEN
-        v_fault := COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key));
+        RETURN COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key));
     ELSIF v_what = 'incr' THEN
-        v_fault := COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
+        RETURN COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
             queen.kv_expiry_fault_v1(p_op), queen.kv_incr_fault_v1(p_op), queen.kv_required_fault_v1(p_op));
     ELSIF v_what = 'put' OR v_what = 'putIfAbsent' THEN
-        v_fault := COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
+        RETURN COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
             queen.kv_expiry_fault_v1(p_op), queen.kv_put_fault_v1(p_op), queen.kv_expect_fault_v1(p_op), queen.kv_required_fault_v1(p_op));
     ELSIF v_what = 'delete' THEN
-        v_fault := COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
+        RETURN COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_name_fault_v1(v_ns, v_key),
             queen.kv_expect_fault_v1(p_op), queen.kv_required_fault_v1(p_op));
     ELSIF v_what = 'getMany' OR v_what = 'getPrefix' THEN
-        v_fault := COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_many_fault_v1(p_op, p_in_wire));
-    ELSE
-        v_fault := queen.kv_op_fault_v1(p_op);
+        RETURN COALESCE(queen.kv_op_fault_v1(p_op), queen.kv_many_fault_v1(p_op, p_in_wire));
     END IF;
-    IF v_fault IS NOT NULL THEN
-        PERFORM queen.kv_raise_v1(v_fault, format('operation %s: ', p_index));
-    END IF;
-    IF v_what = 'getMany' THEN
-        RETURN jsonb_array_length(p_op -> 'keys');
-    ELSIF v_what = 'getPrefix' THEN
-        RETURN queen.kv_limit_v1(p_op -> 'limit');
-    END IF;
-    RETURN 1;
+    RETURN queen.kv_op_fault_v1(p_op);
+END
+$$;
+
+-- How many keys an operation counts for.
+CREATE OR REPLACE FUNCTION queen.kv_cost_v1(p_op JSONB)
+RETURNS INT
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE p_op ->> 'op'
+        WHEN 'getMany' THEN CASE WHEN jsonb_typeof(p_op -> 'keys') = 'array' THEN jsonb_array_length(p_op -> 'keys') END
+        WHEN 'getPrefix' THEN queen.kv_limit_v1(p_op -> 'limit')
+        ELSE 1 END
+$$;
+
+-- The name of the one key of an operation, for comparisons: the separator lies below
+-- every character of a namespace, so that names sort like the pairs. NULL for a read of
+-- many keys.
+CREATE OR REPLACE FUNCTION queen.kv_name_v1(p_op JSONB)
+RETURNS TEXT
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE WHEN p_op ->> 'op' NOT IN ('getMany', 'getPrefix') THEN (p_op ->> 'ns') || chr(1) || (p_op ->> 'key') END
+$$;
+
+-- Raises the first fault of a call that is known to have one.
+CREATE OR REPLACE FUNCTION queen.kv_raise_first_v1(p_ops JSONB, p_in_wire BOOLEAN)
+RETURNS VOID
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_max     INT := CASE WHEN p_in_wire THEN 256 ELSE 4096 END;
+    v_keys    INT := 0;
+    v_op      JSONB;
+    v_fault   TEXT;
+    v_written TEXT[] := '{}';
+BEGIN
+    FOR v_i IN 0 .. jsonb_array_length(p_ops) - 1 LOOP
+        v_op := p_ops -> v_i;
+        v_fault := queen.kv_fault_v1(v_op, p_in_wire);
+        v_keys := v_keys + queen.kv_cost_v1(v_op);
+        IF v_fault IS NOT NULL THEN
+            NULL;
+        ELSIF v_op ->> 'op' IN ('put', 'putIfAbsent', 'delete', 'incr') AND queen.kv_name_v1(v_op) = ANY (v_written) THEN
+            v_fault := 'kv_duplicate_key_in_call an earlier one writes the same key';
+        ELSIF v_keys > v_max THEN
+            v_fault := format('kv_too_many_keys %s keys so far, and at most %s', v_keys, v_max);
+        ELSIF v_op ->> 'op' IN ('put', 'putIfAbsent', 'delete', 'incr') THEN
+            v_written := v_written || queen.kv_name_v1(v_op);
+        END IF;
+        IF v_fault IS NOT NULL THEN
+            PERFORM queen.kv_raise_v1(v_fault, format('operation %s: ', v_i));
+        END IF;
+    END LOOP;
 END
 $$;
 
@@ -714,52 +756,48 @@ BEGIN
 END
 $$;
 
+-- Whether a counter that adds to p_number stays within the bounds of its operation.
+-- Without bounds nothing is looked at.
+CREATE OR REPLACE FUNCTION queen.kv_bounded_v1(p_op JSONB, p_number NUMERIC)
+RETURNS BOOLEAN
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE WHEN NOT p_op ?| '{min,max}' THEN TRUE
+        WHEN jsonb_typeof(p_op -> 'delta') = 'number' AND COALESCE(jsonb_typeof(p_op -> 'min'), 'number') = 'number'
+             AND COALESCE(jsonb_typeof(p_op -> 'max'), 'number') = 'number'
+            THEN queen.kv_within_v1(p_number + (p_op -> 'delta')::NUMERIC, (p_op -> 'min')::NUMERIC, (p_op -> 'max')::NUMERIC)
+        END
+$$;
+
 -- Whether a write creates its key where that is not live: it may then go with others
--- into one statement.
+-- into one statement. FALSE for what is malformed.
 CREATE OR REPLACE FUNCTION queen.kv_creates_v1(p_op JSONB)
 RETURNS BOOLEAN
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE p_op ->> 'op'
         WHEN 'putIfAbsent' THEN TRUE
-        WHEN 'put' THEN COALESCE(queen.kv_expect_v1(p_op), 0) = 0
-        WHEN 'incr' THEN queen.kv_within_v1((p_op -> 'delta')::NUMERIC, (p_op -> 'min')::NUMERIC, (p_op -> 'max')::NUMERIC)
+        WHEN 'put' THEN NOT p_op ? 'expect' OR p_op -> 'expect' = '0'
+        WHEN 'incr' THEN queen.kv_bounded_v1(p_op, 0) IS TRUE
         ELSE FALSE END
-$$;
-
--- Whether a live row with this value takes the operation, one of those for which
--- kv_creates_v1 holds.
-CREATE OR REPLACE FUNCTION queen.kv_admits_v1(p_value JSONB, p_op JSONB)
-RETURNS BOOLEAN
-LANGUAGE plpgsql IMMUTABLE
-AS $$
-BEGIN
-    RETURN CASE p_op ->> 'op'
-        WHEN 'incr' THEN CASE WHEN jsonb_typeof(p_value) = 'number' THEN queen.kv_within_v1(
-            p_value::NUMERIC + (p_op -> 'delta')::NUMERIC, (p_op -> 'min')::NUMERIC, (p_op -> 'max')::NUMERIC) ELSE FALSE END
-        WHEN 'put' THEN NOT p_op ? 'expect'
-        ELSE FALSE END;
-END
 $$;
 
 -- Writes for which kv_creates_v1 holds, by one statement: the operations at the given
 -- positions, in the order of their keys. The result is aligned with p_at; NULL is a
--- write that was not applied, and whose row is held. What a row that is there asks of
--- its operation is looked up by its name.
-CREATE OR REPLACE FUNCTION queen.kv_upserts_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_names TEXT[], p_at INT[], p_now TIMESTAMPTZ)
+-- write that was not applied, and whose row is held. p_writes are the names of all
+-- writes of the call by position: the operation of a row that is there is found by it.
+CREATE OR REPLACE FUNCTION queen.kv_upserts_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_writes TEXT[], p_at INT[], p_now TIMESTAMPTZ)
 RETURNS JSONB[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_names TEXT[] := ARRAY(SELECT p_names[u.at] FROM unnest(p_at) WITH ORDINALITY AS u (at, ord) ORDER BY u.ord);
-    v_incr  BOOLEAN[] := ARRAY(SELECT p_whats[u.at] = 'incr' FROM unnest(p_at) WITH ORDINALITY AS u (at, ord) ORDER BY u.ord);
-    v_out   JSONB[];
-    v_long  BOOLEAN;
+    v_out  JSONB[];
+    v_long BOOLEAN;
 BEGIN
     WITH written AS (
         INSERT INTO queen.kv AS k (tenant_id, namespace, key, value, version, expires_at, created_at, updated_at)
         SELECT p_tenant, o.op ->> 'ns', o.op ->> 'key',
-               CASE WHEN v_incr[u.ord] THEN to_jsonb(trim_scale((o.op -> 'delta')::NUMERIC)) ELSE o.op -> 'value' END,
+               CASE WHEN p_whats[u.at] = 'incr' THEN to_jsonb(trim_scale((o.op -> 'delta')::NUMERIC)) ELSE o.op -> 'value' END,
                nextval('queen.kv_version_seq'), queen.kv_expiry_v1(o.op, p_now), p_now, p_now
         FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
         CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o
@@ -770,17 +808,21 @@ BEGIN
                        CASE WHEN l.live AND l.incr THEN k.expires_at ELSE EXCLUDED.expires_at END,
                        CASE WHEN l.live THEN k.created_at ELSE p_now END
                 FROM (SELECT queen.kv_live_v1(k.expires_at, p_now) AS live,
-                             v_incr[array_position(v_names, k.namespace || chr(1) || k.key)] AS incr OFFSET 0) AS l),
+                             p_whats[array_position(p_writes, k.namespace || chr(1) || k.key)] = 'incr' AS incr OFFSET 0) AS l),
             version = EXCLUDED.version, updated_at = p_now
         WHERE NOT queen.kv_live_v1(k.expires_at, p_now)
-           OR queen.kv_admits_v1(k.value, p_ops -> (p_at[array_position(v_names, k.namespace || chr(1) || k.key)] - 1))
-        RETURNING array_position(v_names, k.namespace || chr(1) || k.key) AS ord, k.value, k.version
+           OR (SELECT CASE o.op ->> 'op'
+                   WHEN 'incr' THEN CASE WHEN jsonb_typeof(k.value) = 'number' THEN queen.kv_bounded_v1(o.op, k.value::NUMERIC) END
+                   WHEN 'put' THEN NOT o.op ? 'expect' END
+               FROM (SELECT p_ops -> (array_position(p_writes, k.namespace || chr(1) || k.key) - 1) AS op OFFSET 0) AS o)
+        RETURNING array_position(p_writes, k.namespace || chr(1) || k.key) AS at, k.value, k.version
     )
-    SELECT array_agg(CASE WHEN w.ord IS NOT NULL THEN queen.kv_applied_v1(p_ops -> (u.at - 1), u.at - 1, w.value, w.version) END ORDER BY u.ord),
-           bool_or(v_incr[u.ord] AND octet_length(w.value::TEXT) > 65536)
+    SELECT array_agg(CASE WHEN w.at IS NOT NULL THEN queen.kv_applied_v1(o.op, w.at - 1, w.value, w.version) END ORDER BY u.ord),
+           bool_or(p_whats[u.at] = 'incr' AND octet_length(w.value::TEXT) > 65536)
     INTO v_out, v_long
     FROM unnest(p_at) WITH ORDINALITY AS u (at, ord)
-    LEFT JOIN written AS w ON w.ord = u.ord;
+    CROSS JOIN LATERAL (SELECT p_ops -> (u.at - 1) AS op OFFSET 0) AS o
+    LEFT JOIN written AS w ON w.at = u.at;
     IF v_long THEN
         PERFORM queen.kv_raise_v1('kv_value_too_large a number has at most 65536 digits', '');
     END IF;
@@ -815,17 +857,14 @@ RETURNS JSONB
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_max_ops  INT := CASE WHEN p_in_wire THEN 64 ELSE 256 END;
-    v_max_keys INT := CASE WHEN p_in_wire THEN 256 ELSE 4096 END;
-    v_n        INT;
-    v_op       JSONB;
-    v_what     TEXT;
-    v_keys     INT := 0;
-    v_name     TEXT;
-    v_whats    TEXT[] := '{}';
-    v_names    TEXT[] := '{}'; -- of single keys, by position
-    v_written  TEXT[] := '{}';
-    v_out      JSONB[];
+    v_max_ops INT := CASE WHEN p_in_wire THEN 64 ELSE 256 END;
+    v_n       INT;
+    v_fine    BOOLEAN;
+    v_whats   TEXT[];
+    v_names   TEXT[];    -- of single keys, by position
+    v_writes  TEXT[];    -- the same of writes alone
+    v_creates BOOLEAN[];
+    v_out     JSONB[];
 BEGIN
     IF jsonb_typeof(p_ops) IS DISTINCT FROM 'array' THEN
         PERFORM queen.kv_raise_v1('kv_bad_request the operations must be an array', '');
@@ -839,28 +878,21 @@ BEGIN
         RETURN '[]';
     END IF;
 
-    FOR v_i IN 1 .. v_n LOOP
-        v_op := p_ops -> (v_i - 1);
-        v_keys := v_keys + queen.kv_check_op_v1(v_op, v_i - 1, p_in_wire);
-        v_what := v_op ->> 'op';
-        v_name := NULL;
-        IF v_what <> 'getMany' AND v_what <> 'getPrefix' THEN
-            -- Below every character of a namespace, so that it sorts like the pair.
-            v_name := (v_op ->> 'ns') || chr(1) || (v_op ->> 'key');
-            IF v_what <> 'get' AND v_name = ANY (v_written) THEN
-                PERFORM queen.kv_raise_v1('kv_duplicate_key_in_call an earlier one writes the same key', format('operation %s: ', v_i - 1));
-            ELSIF v_what <> 'get' THEN
-                v_written := v_written || v_name;
-            END IF;
-        END IF;
-        v_whats[v_i] := v_what;
-        v_names[v_i] := v_name;
-        IF v_keys > v_max_keys THEN
-            PERFORM queen.kv_raise_v1(format('kv_too_many_keys %s keys so far, and at most %s', v_keys, v_max_keys), format('operation %s: ', v_i - 1));
-        END IF;
-    END LOOP;
+    SELECT array_agg(o.what), array_agg(o.name), array_agg(CASE WHEN o.writes THEN o.name END), array_agg(o.creates),
+           bool_and(o.fault IS NULL) AND sum(o.cost) <= CASE WHEN p_in_wire THEN 256 ELSE 4096 END
+               AND count(DISTINCT o.name) FILTER (WHERE o.writes) = count(*) FILTER (WHERE o.writes)
+    INTO v_whats, v_names, v_writes, v_creates, v_fine
+    FROM (
+        SELECT e.op ->> 'op' AS what, queen.kv_name_v1(e.op) AS name, e.op ->> 'op' IN ('put', 'putIfAbsent', 'delete', 'incr') AS writes,
+               queen.kv_creates_v1(e.op) AS creates, queen.kv_fault_v1(e.op, p_in_wire) AS fault, queen.kv_cost_v1(e.op) AS cost
+        FROM jsonb_array_elements(p_ops) AS e (op)
+        OFFSET 0
+    ) AS o;
+    IF NOT v_fine THEN
+        PERFORM queen.kv_raise_first_v1(p_ops, p_in_wire);
+    END IF;
 
-    v_out := queen.kv_singles_v1(p_tenant, p_ops, v_whats, v_names, v_written, p_now);
+    v_out := queen.kv_singles_v1(p_tenant, p_ops, v_whats, v_names, v_writes, v_creates, p_now);
     IF 'getMany' = ANY (v_whats) OR 'getPrefix' = ANY (v_whats) THEN
         v_out := queen.kv_manies_v1(p_tenant, p_ops, v_whats, v_out, p_now);
     END IF;
@@ -873,38 +905,49 @@ $$;
 
 -- The operations on single keys of a call, in the order of their keys; the others stay
 -- NULL in the result.
-CREATE OR REPLACE FUNCTION queen.kv_singles_v1(p_tenant UUID, p_ops JSONB, p_whats TEXT[], p_names TEXT[], p_written TEXT[], p_now TIMESTAMPTZ)
+CREATE OR REPLACE FUNCTION queen.kv_singles_v1(
+    p_tenant  UUID,
+    p_ops     JSONB,
+    p_whats   TEXT[],
+    p_names   TEXT[],
+    p_writes  TEXT[],
+    p_creates BOOLEAN[],
+    p_now     TIMESTAMPTZ
+)
 RETURNS JSONB[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_out   JSONB[] := array_fill(NULL::JSONB, ARRAY[cardinality(p_whats)]);
+    v_reads INT[];
     v_order INT[];
     v_run   INT[] := '{}'; -- neighbours that go into one statement
     v_part  JSONB[];
     v_i     INT;
 BEGIN
-    SELECT array_agg(u.ord::INT) INTO v_order
-    FROM unnest(p_whats, p_names) WITH ORDINALITY AS u (what, name, ord)
-    WHERE u.what = 'get' AND u.name <> ALL (p_written);
-    v_part := queen.kv_gets_v1(p_tenant, p_ops, v_order, p_now);
-    FOR v_k IN 1 .. COALESCE(cardinality(v_order), 0) LOOP
-        v_out[v_order[v_k]] := v_part[v_k];
-    END LOOP;
+    SELECT array_agg(o.ord) FILTER (WHERE o.what = 'get' AND NOT o.written), array_agg(o.ord) FILTER (WHERE o.written)
+    INTO v_reads, v_order
+    FROM (
+        SELECT u.what, u.ord::INT AS ord, (u.name = ANY (p_writes)) IS TRUE AS written
+        FROM unnest(p_whats, p_names) WITH ORDINALITY AS u (what, name, ord)
+        ORDER BY u.name COLLATE "C", u.ord
+    ) AS o;
+    IF v_reads IS NOT NULL THEN
+        v_part := queen.kv_gets_v1(p_tenant, p_ops, v_reads, p_now);
+        FOR v_k IN 1 .. cardinality(v_reads) LOOP
+            v_out[v_reads[v_k]] := v_part[v_k];
+        END LOOP;
+    END IF;
 
-    SELECT array_agg(u.ord::INT ORDER BY u.name COLLATE "C", u.ord) INTO v_order
-    FROM unnest(p_names) WITH ORDINALITY AS u (name, ord)
-    WHERE u.name = ANY (p_written);
-    FOR v_k IN 1 .. COALESCE(cardinality(v_order), 0) + 1 LOOP
+    FOR v_k IN 1 .. COALESCE(cardinality(v_order) + 1, 0) LOOP
         v_i := v_order[v_k];
-        IF queen.kv_creates_v1(p_ops -> (v_i - 1)) THEN
+        IF p_creates[v_i] THEN
             v_run := v_run || v_i;
             CONTINUE;
         END IF;
+        v_part := '{}';
         IF cardinality(v_run) > 1 THEN
-            v_part := queen.kv_upserts_v1(p_tenant, p_ops, p_whats, p_names, v_run, p_now);
-        ELSE
-            v_part := '{}';
+            v_part := queen.kv_upserts_v1(p_tenant, p_ops, p_whats, p_writes, v_run, p_now);
         END IF;
         FOR v_r IN 1 .. cardinality(v_run) LOOP
             v_out[v_run[v_r]] := COALESCE(v_part[v_r], queen.kv_write_v1(p_tenant, p_ops -> (v_run[v_r] - 1), v_run[v_r] - 1, p_now));
@@ -975,12 +1018,15 @@ AS $$
 DECLARE
     v_op   JSONB := CASE WHEN jsonb_typeof(p_ops) = 'array' AND p_tenant IS NOT NULL AND p_ops -> 1 IS NULL THEN p_ops -> 0 END;
     v_what TEXT := v_op ->> 'op';
-    v_keys INT;
+    v_fault TEXT;
 BEGIN
     IF (v_what IN ('get', 'incr', 'putIfAbsent', 'put', 'delete')) IS NOT TRUE THEN
         RETURN queen.kv_batch_v1(p_ops, p_tenant, COALESCE(p_now, now()), COALESCE(p_in_wire, FALSE));
     END IF;
-    v_keys := queen.kv_check_op_v1(v_op, 0, FALSE);
+    v_fault := queen.kv_fault_v1(v_op, FALSE);
+    IF v_fault IS NOT NULL THEN
+        PERFORM queen.kv_raise_v1(v_fault, 'operation 0: ');
+    END IF;
     IF v_what = 'get' THEN
         RETURN jsonb_build_array(queen.kv_get_v1(p_tenant, v_op, 0, COALESCE(p_now, now())));
     ELSIF v_what = 'incr' THEN
