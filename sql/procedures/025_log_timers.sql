@@ -14,6 +14,30 @@
 -- claimed_until may fire it. The clock is the database's alone: p_now exists for
 -- tests, and NULL is the start of the transaction.
 --
+-- Measured on 2026-11-30 (PostgreSQL 15, 2 cores, one session that claims and fires,
+-- payloads of 200 bytes, 100 lanes, BenchmarkTimersDrain of pkg/store; timers per second
+-- of the clock, and microseconds of the server's processor for a timer):
+--
+--   claims of    fsync off   on the disk   claim   fire
+--         200       16,000        10,800    16.5   29.6
+--       1,000       26,800        17,600    14.6   13.2
+--
+-- What a fire costs is lanes: a claim of 200 meets 87 of the 100.
+--
+-- The probe at 5,000,000 timers none of which is due, 64 shards: 0.42 ms of processor,
+-- 0.48 ms elapsed; a claim that finds nothing 0.18 ms.
+--
+-- Autovacuum: two dead tuples for a timer, 0.8 us of processor each. At 3,900 timers
+-- scheduled, claimed and fired in a second, all that the machine did by one session, it
+-- took 0.5 % of a core; at 500/s and 2,000/s nothing that could be seen. Beside 5,000,000
+-- pending ones a vacuum after 25,000 timers took 0.1 s and left the indexes alone (under 2 %
+-- of the pages); with the indexes (620 MB) 0.36 s, 1.35 s elapsed. Once a minute that is
+-- 2 % of one worker of three.
+--
+-- fillfactor 70, between 50 and 100, changes little, since no update is HOT: WAL for a timer
+-- 1,500 bytes (50), 1,710 (70), 1,790 (90), 1,840 (100), the table of a steady 1,500/s
+-- 10 to 12 MB.
+--
 -- Re-applying is safe: create-only table and index, grants that already hold, CREATE
 -- OR REPLACE; the claim, whose result type is part of what it is, is dropped in the
 -- transaction that creates it.
