@@ -17,7 +17,7 @@
 -- of 100,000 keys, by the procedure against the same plain statements, prepared):
 --
 --   commits that wait for the disk    14,500/s plain   11,000/s    0.76 to 0.85
---   bound by the processor            18,700/s plain   11,200/s    0.54 to 0.63
+--   bound by the processor            18,700/s plain   11,200/s    0.54 to 0.66
 --   calls of 25 operations                             25,000/s    2.2 to 2.9 times
 --
 -- Microseconds of the server's processor for one call, fsync off: get 52 (20 plain),
