@@ -1,6 +1,8 @@
 package announce
 
 import (
+	"time"
+
 	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
@@ -12,6 +14,7 @@ type Announcer struct {
 	Local
 	// Peers is nil while there is no pool.
 	Peers Peers
+	told  promise
 }
 
 // Peers are the other processes. They are told what this one has done, never
@@ -23,6 +26,8 @@ type Peers interface {
 	Released(r Release)
 	CursorMoved(tenant uuid.UUID, queue, partition, group string)
 	QueueChanged(tenant uuid.UUID, queue string, deleted bool)
+	TimerDue(at time.Time)
+	FlagsChanged()
 }
 
 // Release is a lease that has ended.
@@ -96,5 +101,23 @@ func (a *Announcer) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
 	a.Local.QueueChanged(tenant, queue, deleted)
 	if a.Peers != nil {
 		a.Peers.QueueChanged(tenant, queue, deleted)
+	}
+}
+
+// TimerDue announces timers that were scheduled: the nearest is due at an instant of
+// the database's clock, which is in from now. Sweepers are told unless they know an
+// earlier one that is still to come: a million timers for next week are one hint.
+// One that was lost costs what a sweeper may sleep.
+func (a *Announcer) TimerDue(at time.Time, in time.Duration) {
+	if a.Peers != nil && a.told.nearer(in) {
+		a.Peers.TimerDue(at)
+	}
+}
+
+// FlagsChanged announces that a switch in the database was flipped.
+func (a *Announcer) FlagsChanged() {
+	a.Local.FlagsChanged()
+	if a.Peers != nil {
+		a.Peers.FlagsChanged()
 	}
 }

@@ -3,6 +3,7 @@ package announce_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 var (
 	tenant = uuid.UUID{15: 1}
 	lane   = uuid.UUID{15: 2}
+	due    = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 )
 
 // calls notes what was told to whom, in order.
@@ -35,6 +37,8 @@ type (
 	waker   struct{ *calls }
 	peers   struct{ *calls }
 	cache   struct{ *calls }
+
+	switches struct{ *calls }
 )
 
 func (h hotList) Pushed(_ uuid.UUID, q, p string, n int) { h.note("hot pushed %s/%s %d", q, p, n) }
@@ -55,7 +59,10 @@ func (c cache) QueueChanged(_ uuid.UUID, q string, d bool) { c.note("cache chang
 func (p peers) Taken(t hotlist.Taking) {
 	p.note("peers taken %s/%s of %s", t.Queue, t.Partition, t.Group)
 }
-func (p peers) Rank(lane uint64) int { return int(lane) }
+func (p peers) TimerDue(at time.Time) { p.note("peers timer %s", at.UTC().Format(time.RFC3339)) }
+func (p peers) FlagsChanged()         { p.note("peers flags") }
+func (s switches) Kick()              { s.note("switches") }
+func (p peers) Rank(lane uint64) int  { return int(lane) }
 func (p peers) Released(r announce.Release) {
 	p.note("peers released %d %s/%s of %s %t", r.PartitionID[15], r.Queue, r.Partition, r.Group, r.Full)
 }
@@ -80,7 +87,7 @@ func check(t *testing.T, build func(c *calls) *announce.Announcer, cases []annou
 
 func full(c *calls) *announce.Announcer {
 	return &announce.Announcer{
-		Local: announce.Local{HotList: hotList{c}, Waker: waker{c}, Caches: []announce.QueueCache{cache{c}}},
+		Local: announce.Local{HotList: hotList{c}, Waker: waker{c}, Caches: []announce.QueueCache{cache{c}}, Switches: switches{c}},
 		Peers: peers{c},
 	}
 }
@@ -129,6 +136,14 @@ func TestEverybodyIsTold(t *testing.T) {
 			[]string{"cache changed q false", "hot changed q", "wake q/", "peers changed q false"},
 		},
 		{
+			"timers are a matter of the sweepers", func(a *announce.Announcer) { a.TimerDue(due, time.Hour) },
+			[]string{"peers timer 2026-11-30T12:00:00Z"},
+		},
+		{
+			"switches are read by everybody", func(a *announce.Announcer) { a.FlagsChanged() },
+			[]string{"switches", "peers flags"},
+		},
+		{
 			"a deleted queue is forgotten", func(a *announce.Announcer) { a.QueueChanged(tenant, "q", true) },
 			[]string{"cache changed q true", "hot drop q", "wake q/", "peers changed q true"},
 		},
@@ -145,6 +160,8 @@ func TestTheHubAloneIsEnough(t *testing.T) {
 		{"released, unknown", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "", "", true) }, nil},
 		{"cursor moved", func(a *announce.Announcer) { a.CursorMoved(tenant, "q", "", "g") }, []string{"wake q/"}},
 		{"queue changed", func(a *announce.Announcer) { a.QueueChanged(tenant, "q", true) }, []string{"wake q/"}},
+		{"timer due", func(a *announce.Announcer) { a.TimerDue(due, 0) }, nil},
+		{"flags changed", func(a *announce.Announcer) { a.FlagsChanged() }, nil},
 	})
 }
 
@@ -180,6 +197,7 @@ func TestWhatAPeerToldIsNotPassedOn(t *testing.T) {
 	local.Released(announce.Release{Tenant: tenant, PartitionID: lane, Group: "g", Full: true})
 	local.CursorMoved(tenant, "q", "p", "g")
 	local.QueueChanged(tenant, "q", false)
+	local.FlagsChanged()
 	for _, call := range c.take() {
 		require.NotContains(t, call, "peers")
 	}

@@ -3,8 +3,8 @@
 //
 // An announcement only ever means "look at PostgreSQL now". It may be lost,
 // repeated or reordered; then somebody looks later, or in vain. Nothing here
-// blocks, and nothing here remembers anything, so that there is no state to go
-// wrong: what folds repeated announcements are the hub, the hot list and the
+// blocks, and nothing here remembers anything but the nearest timer that sweepers
+// were told: what folds repeated announcements are the hub, the hot list and the
 // pool, each for itself.
 //
 //	                                 hot list   waiting pops   caches   peers
@@ -14,6 +14,10 @@
 //	Released     a lease ended       promote    of the lane    -        yes
 //	CursorMoved  cursor went back    one group  yes            -        yes
 //	QueueChanged configured, deleted re-read    yes            drop     yes
+//	TimerDue     timers scheduled    -          -              -        if nearer
+//	FlagsChanged a switch flipped    -          -              -        yes
+//
+// The last one has the switches read again, here as well.
 //
 // Where there is a hot list, it wakes the pops after a push, since only it knows
 // whether the lane is hidden for a while; where there is none, the hub is told.

@@ -15,6 +15,8 @@ type Local struct {
 	Lanes   Lanes
 	// Caches remember something about queues.
 	Caches []QueueCache
+	// Switches are what operators allow.
+	Switches Switches
 }
 
 // HotList is the memory of lanes that may have work. It wakes the waiting pops
@@ -51,6 +53,9 @@ type Lanes interface {
 type QueueCache interface {
 	QueueChanged(tenant uuid.UUID, queue string, deleted bool)
 }
+
+// Switches are read from the database at intervals, and when kicked.
+type Switches interface{ Kick() }
 
 // Pushed is for messages that this process or a peer has stored.
 func (l *Local) Pushed(tenant uuid.UUID, queue, partition string, count int) {
@@ -142,4 +147,11 @@ func (l *Local) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
 		l.HotList.Changed(tenant, queue)
 	}
 	l.Waker.Wake(tenant, queue, "")
+}
+
+// FlagsChanged has the switches read again.
+func (l *Local) FlagsChanged() {
+	if l.Switches != nil {
+		l.Switches.Kick()
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
@@ -79,8 +80,10 @@ func (m *Mesh) receive(h hints.Hint) {
 		})
 	case hints.QueueChanged:
 		local.QueueChanged(h.Tenant, h.Queue, h.Deleted)
-	case hints.TimerDue, hints.FlagsChanged:
-		// Timers fire elsewhere, and this version has no flags.
+	case hints.FlagsChanged:
+		local.FlagsChanged()
+	case hints.TimerDue:
+		// Timers fire elsewhere.
 	}
 }
 
@@ -117,6 +120,10 @@ func (p peers) CursorMoved(tenant uuid.UUID, queue, partition, group string) {
 func (p peers) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
 	p.pool.Send(hints.Hint{Kind: hints.QueueChanged, Tenant: tenant, Queue: queue, Deleted: deleted})
 }
+
+func (p peers) TimerDue(at time.Time) { p.pool.Send(hints.Hint{Kind: hints.TimerDue, At: at}) }
+
+func (p peers) FlagsChanged() { p.pool.Send(hints.Hint{Kind: hints.FlagsChanged}) }
 
 // Stats is the state of the pool as the wire shows it: a wire.MeshStats, or a
 // wire.SharedState that says why there is none.
