@@ -14,12 +14,8 @@ func TestArguments(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		"version":               {[]string{"version"}, 0, "devel\n", ""},
 		"help":                  {[]string{"--help"}, 0, usage, ""},
 		"unknown command":       {[]string{"migrate"}, 2, "", "maintainer: unknown arguments [\"migrate\"]\n\n" + usage},
-		"empty":                 {[]string{""}, 2, "", "maintainer: unknown arguments [\"\"]\n\n" + usage},
-		"too many of them":      {[]string{"version", "now"}, 2, "", "maintainer: unknown arguments [\"version\" \"now\"]\n\n" + usage},
-		"help of run-once":      {[]string{"run-once", "-h"}, 0, usage, ""},
 		"unknown flag":          {[]string{"run-once", "--force"}, 2, "", "maintainer: run-once: flag provided but not defined: -force\n\n" + usage},
 		"unknown word":          {[]string{"run-once", "--json", "all"}, 2, "", "maintainer: run-once: unknown arguments [\"all\"]\n\n" + usage},
 		"no value for a switch": {[]string{"run-once", "--json=maybe"}, 2, "", "maintainer: run-once: invalid boolean value \"maybe\" for -json: parse error\n\n" + usage},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 
 	"github.com/queenmq/queen/services/maintainer/internal/app"
@@ -17,26 +16,12 @@ var errBusy = errors.New("another maintainer is in the middle of a cycle; nothin
 // onceOptions are the arguments of run-once.
 type onceOptions struct{ dry, json bool }
 
-// runOnce makes one retention cycle. Its report goes to stdout, its log to stderr.
-func runOnce(args []string, stdout, stderr io.Writer) int {
+// once declares the flags of run-once.
+func once(flags *flag.FlagSet) func(context.Context, *app.App, io.Writer) error {
 	var o onceOptions
-	flags := flag.NewFlagSet(commandOnce, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	flags.BoolVar(&o.dry, "dry-run", false, "")
 	flags.BoolVar(&o.json, "json", false, "")
-	err := flags.Parse(args)
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unknown arguments %q", flags.Args())
-	}
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		return exitOK
-	case err != nil:
-		fmt.Fprintf(stderr, "maintainer: %s: %s\n\n%s", commandOnce, err, usage)
-		return exitUsage
-	}
-	return exitCode(with(stderr, func(ctx context.Context, a *app.App) error { return o.cycle(ctx, a, stdout) }), stderr)
+	return func(ctx context.Context, a *app.App, stdout io.Writer) error { return o.cycle(ctx, a, stdout) }
 }
 
 // cycle makes the cycle. What was done is printed also beside a failure.

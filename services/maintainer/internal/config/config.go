@@ -7,19 +7,18 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/queenmq/queen/pkg/collector"
 	env "github.com/queenmq/queen/pkg/config"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/worker"
 )
 
 // Config is the configuration of a maintainer. Each part is one block of the log
 // at start.
 type Config struct {
-	Process Process
+	Process worker.Process
 	// The operations port differs from the broker's, so that both run on one host.
 	Ops opsserver.Config `defaults:"QUEEN_OPS_ADDR=:6641"`
 	// A maintainer works on few connections: the stats, the metrics, a probe, and
@@ -28,17 +27,7 @@ type Config struct {
 	Jobs     Jobs
 	Logging  logging.Config
 
-	raised []raised
-}
-
-// Process is the life of the process.
-type Process struct {
-	// ServerID is the name of this instance in logs and metrics; HOSTNAME, then a
-	// random one, stand in.
-	ServerID   string        `envconfig:"QUEEN_SERVER_ID" alias:"HOSTNAME"`
-	BootDBWait time.Duration `envconfig:"QUEEN_BOOT_DB_WAIT_MS" default:"60000"`
-	// ShutdownTimeout bounds a stop, from the signal to the end of the process.
-	ShutdownTimeout time.Duration `envconfig:"QUEEN_SHUTDOWN_TIMEOUT_MS" default:"25000"`
+	floors env.Floors
 }
 
 // Jobs is what a maintainer does.
@@ -85,20 +74,10 @@ func Load() (*Config, error) {
 	if err := env.Load(c); err != nil {
 		return nil, err
 	}
-	if c.Process.ServerID == "" {
-		c.Process.ServerID = "queen-" + uuid.NewString()[:8]
-	}
+	c.Process.Identify()
 	c.Postgres.ApplicationName = "queen-maintainer"
 	c.raise()
 	return c, nil
-}
-
-// Validate checks the bounds of the process.
-func (p Process) Validate() error {
-	return errors.Join(
-		env.MillisBetween("QUEEN_BOOT_DB_WAIT_MS", p.BootDBWait, 0, maxWait),
-		env.MillisBetween("QUEEN_SHUTDOWN_TIMEOUT_MS", p.ShutdownTimeout, time.Millisecond, maxWait),
-	)
 }
 
 // Validate checks the upper bounds; what is below a floor is raised to it.
@@ -137,10 +116,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 // Warn logs what looks like a mistake.
 func (c *Config) Warn(ctx context.Context, log *slog.Logger) {
 	c.Postgres.WarnTrust(ctx, log)
-	for _, r := range c.raised {
-		log.WarnContext(ctx, "value is below its floor and was raised", slog.String(logging.KeyVariable, r.name),
-			slog.Int64("requested", r.requested), slog.Int64("effective", r.effective))
-	}
+	c.floors.Warn(ctx, log)
 	if c.Jobs.Retention.Parallelism != 1 {
 		log.WarnContext(ctx, "retention makes one step at a time whatever this variable says",
 			slog.String(logging.KeyVariable, "RETENTION_PARALLELISM"))

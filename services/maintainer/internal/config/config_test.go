@@ -16,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/maintainer/internal/config"
 )
 
@@ -42,7 +43,7 @@ func TestDefaults(t *testing.T) {
 	got, err := config.Load()
 	require.NoError(t, err)
 	want := &config.Config{
-		Process: config.Process{ServerID: "pod-1", BootDBWait: time.Minute, ShutdownTimeout: 25 * time.Second},
+		Process: worker.Process{ServerID: "pod-1", BootDBWait: time.Minute, ShutdownTimeout: 25 * time.Second},
 		Ops:     opsserver.Config{Addr: ":6641"},
 		Postgres: pgdb.Config{
 			Host: "localhost", Port: 5432, User: "postgres", Password: "postgres", Database: "postgres",
@@ -69,7 +70,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"STATS_INTERVAL_MS", "1000", "RETAINED_BYTES_INTERVAL_MS", "1001", "METRICS_FLUSH_MS", "1002")
 	got, err := config.Load()
 	require.NoError(t, err)
-	require.Equal(t, config.Process{ServerID: "m-2", BootDBWait: time.Millisecond, ShutdownTimeout: 2 * time.Millisecond}, got.Process)
+	require.Equal(t, worker.Process{ServerID: "m-2", BootDBWait: time.Millisecond, ShutdownTimeout: 2 * time.Millisecond}, got.Process)
 	require.Equal(t, opsserver.Config{Profiles: true}, got.Ops, "an empty address switches the listener off")
 	require.Equal(t, 2, got.Postgres.PoolSize)
 	require.Equal(t, config.Jobs{
