@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"testing"
 	"time"
@@ -66,6 +67,8 @@ func FuzzParsePush(f *testing.F) {
 func FuzzParseTransaction(f *testing.F) {
 	f.Add([]byte(`{"operations":[{"queue":"q","payload":"\ud800","traceId":"0199aa10-1111-4abc-8def-000000000001","type":"push"}],"kv":[{}]}`))
 	f.Add([]byte(`{"operations":[ {"type":"pop"} , {"items":null}]}`))
+	f.Add([]byte(`{"kv" : [{"op":"get","ns":"n","key":"[\ud800"}] ,"timers":[ [] ]}`))
+	f.Add([]byte(`{"operations":[{"type":"kv"}],"timers":{}}`))
 	f.Add([]byte(`{"operations":[{"type":"push","items":[{"queue":"q","data":[1]}]},{"type":"ack","transactionId":"t"}],"requiredLeases":["l"]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req, err := wire.ParseTransaction(body)
@@ -74,6 +77,14 @@ func FuzzParseTransaction(f *testing.F) {
 			return
 		}
 		require.True(t, json.Valid(body))
+		for _, rider := range []json.RawMessage{req.KV, req.Timers} {
+			if rider != nil {
+				require.Contains(t, string(body), string(rider))
+				var elements []json.RawMessage
+				require.NoError(t, json.Unmarshal(rider, &elements), "%s", rider)
+				require.NotEmpty(t, elements)
+			}
+		}
 		for _, op := range req.Ops {
 			if op.Kind == wire.TxAck {
 				require.NotEmpty(t, op.Ack.Group)
@@ -83,6 +94,35 @@ func FuzzParseTransaction(f *testing.F) {
 				require.Contains(t, string(body), string(op.Push.Payload))
 			}
 			requireDelivered(t, op.Push)
+		}
+	})
+}
+
+func FuzzAppendRiderResults(f *testing.F) {
+	f.Add([]byte(`[{"op": "put", "key": "k", "index": 0, "value": {"type": 1}, "version": 12}, {}]`))
+	f.Add([]byte(`[{"type":[],"\u0069ndex":"\ud800","a":1e400}, 7]`))
+	f.Fuzz(func(t *testing.T, results []byte) {
+		out, n, err := wire.AppendRiderResults(nil, wire.RiderTimer, 5, results)
+		var sent []map[string]json.RawMessage
+		if json.Unmarshal(results, &sent) != nil {
+			return // and an error is only promised for what is no array of objects
+		}
+		if err != nil {
+			require.Contains(t, string(results), "null", "of all values without members this one is read as a map")
+			return
+		}
+		var got []map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte("["+string(out)+"]"), &got), "%s", out)
+		require.Len(t, got, n)
+		require.Len(t, sent, n)
+		for i := range got {
+			require.Equal(t, []string{fmt.Sprint(5 + i), `"timer"`, fmt.Sprint(i)},
+				[]string{string(got[i]["index"]), string(got[i]["type"]), string(got[i]["opIndex"])})
+			for _, stamp := range []string{"index", "type", "opIndex"} {
+				delete(got[i], stamp)
+				delete(sent[i], stamp)
+			}
+			require.Equal(t, sent[i], got[i])
 		}
 	})
 }

@@ -171,7 +171,7 @@ func TestArraysAreBounded(t *testing.T) {
 	_, err := wire.ParseTransaction(riders(wire.MaxElements))
 	require.NoError(t, err)
 	_, err = wire.ParseTransaction(riders(wire.MaxElements + 1))
-	require.EqualError(t, err, "bad body: kv: more than 1000000 elements in one request")
+	require.EqualError(t, err, "bad body: kv[999999]: more than 1000000 elements in one request")
 }
 
 func TestLimitsHoldOnBothSides(t *testing.T) {

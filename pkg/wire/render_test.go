@@ -45,6 +45,52 @@ func TestTransactionResponsesAreRendered(t *testing.T) {
 		string(wire.AppendTxResponse(nil, wire.TxResponse{TransactionID: "x", Reason: wire.ReasonDuplicate, Error: "QDUP"})))
 }
 
+func TestResultsOfRidersFollowTheOperations(t *testing.T) {
+	t.Parallel()
+	riders, n, err := wire.AppendRiderResults(nil, wire.RiderKV, 1, []byte(`[{"op": "get", "key": "k", "found": false, "index": 0}, {"op": "put", "index": 1, "value": {"index": 9}, "applied": true, "version": 9007199254740993}]`))
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	riders, n, err = wire.AppendRiderResults(riders, wire.RiderTimer, 3, []byte(` [{"ok": true, "type": "x", "opIndex": 7, "status": "scheduled"}] `))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	const rest = `{"index":1,"type":"kv","opIndex":0,"op":"get","key":"k","found":false},` +
+		`{"index":2,"type":"kv","opIndex":1,"op":"put","value":{"index": 9},"applied":true,"version":9007199254740993},` +
+		`{"index":3,"type":"timer","opIndex":0,"ok":true,"status":"scheduled"}]}`
+	require.Equal(t, `{"transactionId":"x","success":true,"results":[{"index":0,"type":"ack","success":true,"transactionId":"u","error":null,"dlq":false},`+rest,
+		string(wire.AppendTxResponse(nil, wire.TxResponse{TransactionID: "x", Success: true, Results: []wire.TxResult{{Op: wire.TxAck, TransactionID: "u"}}, Riders: riders})))
+	require.Equal(t, `{"transactionId":"x","success":true,"results":[`+rest,
+		string(wire.AppendTxResponse(nil, wire.TxResponse{TransactionID: "x", Success: true, Riders: riders})))
+	out, n, err := wire.AppendRiderResults([]byte("x"), wire.RiderKV, 1, []byte(`[]`))
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, "x", string(out))
+}
+
+func TestResultsThatAreNoArrayOfObjectsAreAnError(t *testing.T) {
+	t.Parallel()
+	for _, results := range []string{``, `null`, `{}`, `[1]`, `[{},null]`, `[{}`, `[{"a"}]`, `[{"a":}]`, `[{"a":1]`, `[{},"x"]`} {
+		_, _, err := wire.AppendRiderResults(nil, wire.RiderKV, 0, []byte(results))
+		require.Error(t, err, results)
+	}
+}
+
+func TestALostPreconditionSaysWhatIsThere(t *testing.T) {
+	t.Parallel()
+	resp := wire.TxResponse{TransactionID: "x", Reason: wire.ReasonKVPrecondition, Error: "lost", Lost: &wire.TxLost{
+		Known: true, Index: 3, Reason: "exists", Version: 9007199254740993, Value: []byte(`{"by": "x"}`),
+	}}
+	require.Equal(t, `{"transactionId":"x","success":false,"ok":false,"reason":"kv_precondition","error":"lost","failedIndex":3,"kvReason":"exists","version":9007199254740993,"value":{"by": "x"},"results":[]}`,
+		string(wire.AppendTxResponse(nil, resp)))
+	resp.Lost = &wire.TxLost{Known: true, Reason: "absent"}
+	require.Equal(t, `{"transactionId":"x","success":false,"ok":false,"reason":"kv_precondition","error":"lost","failedIndex":0,"kvReason":"absent","version":0,"value":null,"results":[]}`,
+		string(wire.AppendTxResponse(nil, resp)))
+	resp.Lost = &wire.TxLost{}
+	require.Equal(t, `{"transactionId":"x","success":false,"ok":false,"reason":"kv_precondition","error":"lost","results":[]}`,
+		string(wire.AppendTxResponse(nil, resp)))
+	require.Equal(t, `{"transactionId":"x","success":false,"reason":"kv_disabled","error":"kv_disabled","detail":"off","results":[]}`,
+		string(wire.AppendTxResponse(nil, wire.TxResponse{TransactionID: "x", Reason: "kv_disabled", Error: "kv_disabled", Detail: "off"})))
+}
+
 func TestAPopIsRendered(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse(traceText)

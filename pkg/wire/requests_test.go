@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/url"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func TestTransactionsAreFlattened(t *testing.T) {
 		{"type":"push","items":[]}]}`))
 	require.NoError(t, err)
 	require.Equal(t, []string{"l1", "l2"}, req.RequiredLeases)
-	require.False(t, req.HasRiders)
+	require.False(t, req.HasRiders())
 	require.Equal(t, []wire.TxOp{
 		{Push: wire.PushItem{Queue: "q", Partition: "Default", Payload: []byte("1")}, TraceID: uuid.MustParse(traceText), HasTrace: true},
 		{Push: wire.PushItem{Queue: "q", Partition: "p", Payload: []byte(`{"a":1}`)}},
@@ -121,9 +122,30 @@ func TestTransactionsAreFlattened(t *testing.T) {
 		{Kind: wire.TxAck, Ack: wire.AckItem{TransactionID: "t2", Status: "completed", Group: "__QUEUE_MODE__"}},
 	}, req.Ops)
 
-	req, err = wire.ParseTransaction([]byte(`{"operations":[],"kv":[{"op":"get"}]}`))
-	require.NoError(t, err)
-	require.True(t, req.HasRiders)
+}
+
+func TestRidersAreTakenAsTheyStand(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]wire.TxRequest{
+		`{"operations":[],"kv":[{"op":"get"}]}`:                            {KV: json.RawMessage(`[{"op":"get"}]`)},
+		`{"kv" : [ {"op":"get"} , 7 ] }`:                                   {KV: json.RawMessage(`[ {"op":"get"} , 7 ]`)},
+		`{"timers":[["\u0000"],{"a":1,"a":2}],"kv":null}`:                  {Timers: json.RawMessage(`[["\u0000"],{"a":1,"a":2}]`)},
+		`{"kv":[],"timers":[1e400],"requiredLeases":["l"]}`:                {Timers: json.RawMessage(`[1e400]`), RequiredLeases: []string{"l"}},
+		`{"\u006bv":["["],"operations":[{"type":"push","items":[]}]}`:      {KV: json.RawMessage(`["["]`)},
+		`{"timers":[{}],"operations":[{"type":"ack"}],"kv":[{},{"x":[]}]}`: {KV: json.RawMessage(`[{},{"x":[]}]`), Timers: json.RawMessage(`[{}]`), Ops: []wire.TxOp{{Kind: wire.TxAck, Ack: wire.AckItem{Status: "completed", Group: "__QUEUE_MODE__"}}}},
+	} {
+		body := []byte(text)
+		req, err := wire.ParseTransaction(body)
+		require.NoError(t, err, text)
+		require.Equal(t, want, req, text)
+		require.True(t, req.HasRiders())
+		for _, rider := range [][]byte{req.KV, req.Timers} {
+			if rider != nil {
+				require.Same(t, &body[bytes.Index(body, rider)], &rider[0], "riders alias the body")
+				require.Equal(t, len(rider), cap(rider))
+			}
+		}
+	}
 }
 
 // An operation's type decides which of its members mean something.
@@ -163,8 +185,18 @@ func TestErrorsOfATransactionNameThePlace(t *testing.T) {
 		start + `7]}`:         "operations[1]: an object is allowed here, got a number",
 		start + `{"type":}]}`: `invalid character '}' at start of value within "/operations/1/type" after offset 38`,
 		start + `{"type":"ack"}],"requiredLeases":["a",{}]}`: "requiredLeases[1]: a string is allowed here, got an object",
-		`{"operations":[]}`: "operations: empty; at least one push or ack operation is needed",
-		`{}`:                "missing field `operations`: an array of push and ack operations is needed",
+		`{"operations":[],"kv":[]}`:                          "operations: empty; at least one push or ack operation is needed, or one of kv or timers beside them",
+		`{"timers":null}`:                                    "missing field `operations`: an array of push and ack operations is needed, or one of kv or timers operations beside it",
+		`{"operations":null,"kv":[1]}`:                       "operations: an array is allowed here, got null",
+		`{"kv":[{}],"kv":null}`:                              `key "kv" is given twice`,
+		`{"kv":[1,` + nested(513) + `]}`:                     "kv[1]: nested deeper than 512 levels",
+		`{"timers":{"op":"cancel"}}`:                         "timers: an array of operations at the TOP LEVEL of the request is allowed here, got an object",
+		`{"operations":[],"kv":"get"}`:                       "kv: an array of operations at the TOP LEVEL of the request is allowed here, got a string",
+		`{"kv":`:                                             `unexpected EOF within "/kv" after offset 6`,
+		`{"kv":[1}`:                                          `invalid character '}' after array element (expecting ',' or ']') within "/kv" after offset 8`,
+		start + `{"type":"kv","op":"get"}]}`:                 `operations[1]: a "kv" operation is not allowed here; it belongs into the array "kv" at the TOP LEVEL of the request, beside "operations"`,
+		start + `{"op":"cancel","type":"timer"}]}`:           `operations[1]: a "timer" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
+		start + `{"op":"cancel","type":"timers"}]}`:          `operations[1]: a "timers" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
 	} {
 		_, err := wire.ParseTransaction([]byte(body))
 		require.EqualError(t, err, "bad body: "+want)

@@ -2,8 +2,8 @@ package wire
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
@@ -31,8 +31,13 @@ type TxOp struct {
 type TxRequest struct {
 	Ops            []TxOp // request order
 	RequiredLeases []string
-	HasRiders      bool // a kv or timers array with at least one element
+	// The riders: arrays of operations on keys and timers, as the client has written
+	// them. They alias the body, and are nil when there are none.
+	KV, Timers json.RawMessage
 }
+
+// HasRiders tells whether there is an operation on a key or a timer.
+func (r *TxRequest) HasRiders() bool { return r.KV != nil || r.Timers != nil }
 
 const unknownOperation = "segments transaction supports only push and ack operations"
 
@@ -69,13 +74,13 @@ func ParseTransaction(body []byte) (TxRequest, error) {
 	if err := p.finish(); err != nil {
 		return TxRequest{}, err
 	}
-	if seen&(1<<bitOperations) == 0 {
-		return TxRequest{}, badBody("missing field `operations`: an array of push and ack operations is needed")
+	switch {
+	case t.operations > 0 || t.req.HasRiders():
+		return t.req, nil
+	case seen&(1<<bitOperations) == 0:
+		return TxRequest{}, badBody("missing field `operations`: an array of push and ack operations is needed, or one of kv or timers operations beside it")
 	}
-	if t.operations == 0 && !t.req.HasRiders {
-		return TxRequest{}, badBody("operations: empty; at least one push or ack operation is needed")
-	}
-	return t.req, nil
+	return TxRequest{}, badBody("operations: empty; at least one push or ack operation is needed, or one of kv or timers beside them")
 }
 
 func (t *txParser) member(key []byte, seen *uint) error {
@@ -98,9 +103,9 @@ func (t *txParser) member(key []byte, seen *uint) error {
 		}
 		return p.leases(&t.req)
 	case "kv":
-		return p.rider(&t.req, seen, bitKV, "kv")
+		return p.rider(&t.req.KV, seen, bitKV, "kv")
 	case "timers":
-		return p.rider(&t.req, seen, bitTimers, "timers")
+		return p.rider(&t.req.Timers, seen, bitTimers, "timers")
 	}
 	return p.skip()
 }
@@ -121,8 +126,18 @@ func (t *txParser) operation() error {
 		ack.Group = groupOrDefault(ack.Group)
 		t.req.Ops = append(t.req.Ops, TxOp{Kind: TxAck, Ack: ack})
 		return err
+	case "kv":
+		return t.misplaced(kind, "kv")
+	case "timer", "timers":
+		return t.misplaced(kind, "timers")
 	}
 	return &Error{http.StatusBadRequest, unknownOperation}
+}
+
+// misplaced refuses an operation that is written where pushes and acks are.
+func (t *txParser) misplaced(kind, array string) error {
+	return t.outer.fail("a %q operation is not allowed here; it belongs into the array %q at the TOP LEVEL of the request, beside %q",
+		kind, array, "operations")
 }
 
 // survey passes over an operation and tells its type, "" for none.
@@ -244,88 +259,31 @@ func (p *parser) leases(req *TxRequest) error {
 	})
 }
 
-// rider notes whether an array of riders holds anything.
-func (p *parser) rider(req *TxRequest, seen *uint, bit uint, key string) error {
+// rider takes an array of riders as it stands, when it holds anything. What its
+// operations are is no matter of the wire.
+func (p *parser) rider(rider *json.RawMessage, seen *uint, bit uint, key string) error {
 	if err := p.once(seen, bit, key); err != nil {
 		return err
 	}
 	p.push(key)
 	defer p.pop()
-	if p.dec.PeekKind() == 'n' {
+	switch kind := p.dec.PeekKind(); kind {
+	case 'n':
 		return p.skip()
+	case '[':
+	default:
+		return p.wrongKind("an array of operations at the TOP LEVEL of the request", kind)
 	}
-	return p.array(func(int) error {
-		req.HasRiders = true
+	before, n := p.dec.InputOffset(), 0
+	err := p.array(func(i int) error {
+		p.at(i)
+		n++
 		return p.skip()
 	})
-}
-
-// TxResult is the outcome of one flattened operation of a committed transaction.
-type TxResult struct {
-	Op            TxKind
-	TransactionID string
-	MessageID     uuid.UUID // push
-	QueueName     string    // push
-	Duplicate     bool      // push: repeats an earlier item of the bundle
-	DLQ           bool      // ack: the message was dead-lettered
-}
-
-// TxResponse is the answer of a transaction. Reason and Error are for failures.
-type TxResponse struct {
-	TransactionID string
-	Success       bool
-	Reason, Error string
-	Results       []TxResult
-}
-
-// Reasons of a refused transaction.
-const (
-	ReasonBadRequest  = "bad_request"
-	ReasonDuplicate   = "duplicate"
-	ReasonAckRejected = "ack_rejected"
-	ReasonMisaligned  = "misaligned"
-	ReasonDBError     = "db_error"
-)
-
-// AppendTxResponse renders the answer of a transaction.
-func AppendTxResponse(dst []byte, r TxResponse) []byte {
-	dst = append(dst, `{"transactionId":`...)
-	dst = appendString(dst, r.TransactionID)
-	dst = append(dst, `,"success":`...)
-	dst = appendBool(dst, r.Success)
-	if !r.Success {
-		dst = append(dst, `,"reason":`...)
-		dst = appendString(dst, r.Reason)
-		dst = append(dst, `,"error":`...)
-		dst = appendString(dst, r.Error)
+	if err == nil && n > 0 {
+		after := p.dec.InputOffset()
+		text := p.body[before:after:after]
+		*rider = text[bytes.IndexByte(text, '['):] // blanks and a colon come before
 	}
-	dst = append(dst, `,"results":[`...)
-	for i := range r.Results {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendTxResult(dst, i, &r.Results[i])
-	}
-	return append(dst, "]}"...)
-}
-
-func appendTxResult(dst []byte, i int, r *TxResult) []byte {
-	dst = append(dst, `{"index":`...)
-	dst = strconv.AppendInt(dst, int64(i), 10)
-	if r.Op == TxAck {
-		dst = append(dst, `,"type":"ack","success":true,"transactionId":`...)
-		dst = appendString(dst, r.TransactionID)
-		dst = append(dst, `,"error":null,"dlq":`...)
-		return append(appendBool(dst, r.DLQ), '}')
-	}
-	dst = append(dst, `,"type":"push","success":true,"transactionId":`...)
-	dst = appendString(dst, r.TransactionID)
-	dst = append(dst, `,"messageId":`...)
-	dst = appendUUID(dst, r.MessageID)
-	dst = append(dst, `,"queueName":`...)
-	dst = appendString(dst, r.QueueName)
-	if r.Duplicate {
-		dst = append(dst, `,"duplicate":true`...)
-	}
-	return append(dst, '}')
+	return err
 }

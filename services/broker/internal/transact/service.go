@@ -114,7 +114,7 @@ func (s *Service) Run(ctx context.Context, tenant uuid.UUID, producerSub string,
 }
 
 func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
-	if req.HasRiders {
+	if req.HasRiders() {
 		return wire.TxResponse{}, &wire.Error{Status: http.StatusBadRequest, Text: textRiders}
 	}
 	b, err := s.plan(tenant, producerSub, req)

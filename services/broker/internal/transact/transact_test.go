@@ -109,7 +109,7 @@ func (b *bundle) Released(t, partition uuid.UUID, _, _, _ string, full bool) {
 	}
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t testing.TB) *bundle {
 	t.Helper()
 	b := &bundle{store: &fakeStore{found: true}, registry: registry.New(registry.Config{})}
 	packer, err := segment.NewPacker(3)
@@ -278,7 +278,7 @@ func TestOnlyFirstSubmissionsOfMintedIDsSkipTheProbe(t *testing.T) {
 func TestRidersAreRefusedBeforeAnyWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := b.svc.Run(t.Context(), tenant, "", wire.TxRequest{Ops: []wire.TxOp{pushOp("q", "a", "x", "1")}, HasRiders: true})
+	_, err := b.svc.Run(t.Context(), tenant, "", wire.TxRequest{Ops: []wire.TxOp{pushOp("q", "a", "x", "1")}, KV: []byte("[1]")})
 	var malformed *wire.Error
 	require.ErrorAs(t, err, &malformed)
 	require.Equal(t, http.StatusBadRequest, malformed.Status)
