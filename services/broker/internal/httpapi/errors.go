@@ -40,17 +40,22 @@ type failure struct {
 	status int
 	text   string // goes into {"error": text}
 	code   string // goes into "code", mostly empty
+	// refusal is what the families of keys, timers and switches answer instead.
+	refusal *wire.Refusal
 }
 
 // failureOf is the one table from errors to statuses.
 func failureOf(ctx context.Context, err error) failure {
 	var wireErr *wire.Error
+	var refusal *wire.Refusal
 	var call *callError
 	switch {
+	case errors.As(err, &refusal):
+		return failure{status: refusal.Status, refusal: refusal}
 	case errors.As(err, &wireErr):
 		return failure{status: wireErr.Status, text: wireErr.Text}
 	case errors.Is(err, errNoRoute):
-		return failure{http.StatusNotFound, http.StatusText(http.StatusNotFound), "no_such_route"}
+		return failure{status: http.StatusNotFound, text: http.StatusText(http.StatusNotFound), code: "no_such_route"}
 	case errors.Is(err, errMethod):
 		return failure{status: http.StatusMethodNotAllowed, text: "method not allowed"}
 	case errors.Is(err, errTooLarge):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
@@ -82,17 +83,35 @@ func (a *API) fail(c echo.Context, err error) {
 		c.Response().Committed = true
 		return
 	}
-	switch f.status {
-	case http.StatusMethodNotAllowed:
+	switch {
+	case f.refusal != nil:
+		refuse(c, f.refusal)
+		return
+	case f.status == http.StatusMethodNotAllowed:
 		allow, _ := c.Get(echo.ContextKeyHeaderAllow).(string)
 		c.Response().Header().Set(echo.HeaderAllow, strings.TrimPrefix(allow, allowPrefix))
-	case http.StatusTooManyRequests:
+	case f.status == http.StatusTooManyRequests:
 		c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter())
-	case http.StatusRequestTimeout:
+	case f.status == http.StatusRequestTimeout:
 		c.Response().Header().Set(echo.HeaderConnection, "close")
 	}
 	_ = respond(c, f.status, errorJSON(f))
 }
+
+// refuse answers a refusal.
+func refuse(c echo.Context, r *wire.Refusal) {
+	header := c.Response().Header()
+	if seconds := r.RetrySeconds(); seconds > 0 {
+		header.Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
+	}
+	if r.Hint != "" {
+		header.Set(headerTimersHint, r.Hint)
+	}
+	_ = respond(c, r.Status, wire.AppendRefusal(nil, r))
+}
+
+// headerTimersHint names the route by which a refused batch can do a part of its work.
+const headerTimersHint = "x-queen-timers-hint"
 
 // retryAfter is when a refused client may ask again.
 func retryAfter() string { return strconv.Itoa(int(admission.RetryAfter / time.Second)) }
