@@ -19,17 +19,19 @@ type raised struct {
 }
 
 // Count raises a number.
-func (f *Floors) Count(name string, value *int, least int) {
-	if *value < least {
-		f.raised = append(f.raised, raised{name, int64(*value), int64(least)})
-		*value = least
-	}
-}
+func (f *Floors) Count(name string, value *int, least int) { raise(f, name, value, least, 1) }
+
+// Size raises a number of bytes.
+func (f *Floors) Size(name string, value *int64, least int64) { raise(f, name, value, least, 1) }
 
 // Wait raises a duration that the variable gives in milliseconds.
 func (f *Floors) Wait(name string, value *time.Duration, least time.Duration) {
+	raise(f, name, value, least, time.Millisecond)
+}
+
+func raise[T ~int | ~int64](f *Floors, name string, value *T, least, unit T) {
 	if *value < least {
-		f.raised = append(f.raised, raised{name, value.Milliseconds(), least.Milliseconds()})
+		f.raised = append(f.raised, raised{name, int64(*value / unit), int64(least / unit)})
 		*value = least
 	}
 }

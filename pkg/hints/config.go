@@ -1,13 +1,16 @@
 package hints
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/queenmq/queen/pkg/config"
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // Config says where the pool is. It is read alike by every service.
@@ -35,6 +38,13 @@ type Config struct {
 
 // On says whether there is a pool.
 func (c Config) On() bool { return c.Enabled && len(c.peers()) > 0 }
+
+// WarnOpen says so when the pool takes hints from everybody.
+func (c Config) WarnOpen(ctx context.Context, log *slog.Logger) {
+	if c.On() && c.Secret == "" {
+		log.WarnContext(ctx, "the hint pool is open to everybody who reaches its port", slog.String(logging.KeyVariable, "QUEEN_SYNC_SECRET"))
+	}
+}
 
 // Validate checks the bounds.
 func (c Config) Validate() error {

@@ -238,9 +238,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 }
 
 func (c *Config) warn(ctx context.Context, log *slog.Logger) {
-	if c.Mesh.On() && c.Mesh.Secret == "" {
-		log.WarnContext(ctx, "the hint pool is open to everybody who reaches its port", slog.String(logging.KeyVariable, "QUEEN_SYNC_SECRET"))
-	}
+	c.Mesh.WarnOpen(ctx, log)
 	if c.Security.EncryptionKey != "" {
 		log.WarnContext(ctx, "this version does not encrypt payloads", slog.String(logging.KeyVariable, "QUEEN_ENCRYPTION_KEY"))
 	}

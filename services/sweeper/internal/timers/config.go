@@ -2,6 +2,8 @@ package timers
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/queenmq/queen/pkg/config"
@@ -12,6 +14,8 @@ import (
 const (
 	SleepFloor = time.Millisecond
 	UsageFloor = time.Second
+	// LeaseFloor leaves a claim the time to be fired.
+	LeaseFloor = 100 * time.Millisecond
 	countFloor = 1
 )
 
@@ -90,43 +94,77 @@ func Defaults() Config {
 func (c Config) Validate() error {
 	c = c.Raised()
 	return errors.Join(
-		config.MillisBetween("QUEEN_SWEEPER_MIN_SLEEP_MS", c.MinSleep, SleepFloor, c.MaxSleep),
+		config.MillisBetween("QUEEN_SWEEPER_MIN_SLEEP_MS", c.MinSleep, SleepFloor, waitMax),
 		config.MillisBetween("QUEEN_SWEEPER_MAX_SLEEP_MS", c.MaxSleep, SleepFloor, waitMax),
 		config.MillisBetween("QUEEN_SWEEPER_IDLE_MAX_SLEEP_MS", c.IdleMaxSleep, SleepFloor, waitMax),
 		config.Between("QUEEN_SWEEPER_IDLE_AFTER_CYCLES", c.IdleAfterCycles, countFloor, rowsMax),
-		config.MillisBetween("QUEEN_SWEEPER_EMPTY_CLAIM_MIN_MS", c.EmptyClaimMin, SleepFloor, c.EmptyClaimMax),
+		config.MillisBetween("QUEEN_SWEEPER_EMPTY_CLAIM_MIN_MS", c.EmptyClaimMin, SleepFloor, waitMax),
 		config.MillisBetween("QUEEN_SWEEPER_EMPTY_CLAIM_MAX_MS", c.EmptyClaimMax, SleepFloor, waitMax),
-		config.MillisBetween("QUEEN_SWEEPER_LEASE_MS", c.Lease, SleepFloor, waitMax),
+		config.MillisBetween("QUEEN_SWEEPER_LEASE_MS", c.Lease, LeaseFloor, waitMax),
 		config.Between("QUEEN_SWEEPER_CLAIM_BATCH", c.ClaimBatch, countFloor, rowsMax),
 		config.Between("QUEEN_SWEEPER_CYCLE_MAX_ROWS", c.CycleMaxRows, countFloor, rowsMax),
 		config.Between("QUEEN_SWEEPER_DUE_CAP", c.DueCap, countFloor, rowsMax),
 		config.Between("QUEEN_SWEEPER_MAX_FIRE_BYTES", c.MaxFireBytes, countFloor, fireBytesMax),
 		config.Between("QUEEN_SWEEPER_PARALLELISM", c.Parallelism, countFloor, ParallelismMax),
 		config.Between("QUEEN_SWEEPER_MAX_ATTEMPTS", c.MaxAttempts, countFloor, attemptsMax),
-		config.MillisBetween("QUEEN_SWEEPER_BACKOFF_MIN_MS", c.BackoffMin, SleepFloor, c.BackoffMax),
+		config.MillisBetween("QUEEN_SWEEPER_BACKOFF_MIN_MS", c.BackoffMin, SleepFloor, waitMax),
 		config.MillisBetween("QUEEN_SWEEPER_BACKOFF_MAX_MS", c.BackoffMax, SleepFloor, waitMax),
 		config.MillisBetween("QUEEN_SWEEPER_TRANSIENT_BACKOFF_MS", c.TransientBackoff, SleepFloor, waitMax),
 		config.Between("QUEEN_SWEEPER_FIRE_RATE_PER_TENANT", c.FireRatePerTenant, countFloor, rowsMax),
 		config.MillisBetween("QUEEN_KV_EXPIRE_EVERY_MS", c.ExpireEvery, SleepFloor, waitMax),
 		config.Between("QUEEN_KV_EXPIRE_BATCH", c.ExpireBatch, countFloor, rowsMax),
 		config.MillisBetween("QUEEN_KV_USAGE_EVERY_MS", c.UsageEvery, UsageFloor, waitMax),
+		c.bands(),
 	)
+}
+
+// bands checks that what belongs together is in order.
+func (c Config) bands() error {
+	return errors.Join(
+		atMost("QUEEN_SWEEPER_MIN_SLEEP_MS", c.MinSleep, "QUEEN_SWEEPER_MAX_SLEEP_MS", c.MaxSleep),
+		atMost("QUEEN_SWEEPER_MAX_SLEEP_MS", c.MaxSleep, "QUEEN_SWEEPER_IDLE_MAX_SLEEP_MS", c.IdleMaxSleep),
+		atMost("QUEEN_SWEEPER_EMPTY_CLAIM_MIN_MS", c.EmptyClaimMin, "QUEEN_SWEEPER_EMPTY_CLAIM_MAX_MS", c.EmptyClaimMax),
+		atMost("QUEEN_SWEEPER_BACKOFF_MIN_MS", c.BackoffMin, "QUEEN_SWEEPER_BACKOFF_MAX_MS", c.BackoffMax),
+	)
+}
+
+// atMost checks a duration against that of another variable.
+func atMost(name string, value time.Duration, other string, limit time.Duration) error {
+	if value <= limit {
+		return nil
+	}
+	return &config.ValueError{
+		Name: name, Value: strconv.FormatInt(value.Milliseconds(), 10),
+		Allowed: fmt.Sprintf("at most %s (%d)", other, limit.Milliseconds()),
+	}
+}
+
+// Raise raises what is below a floor to it.
+func (c *Config) Raise(f *config.Floors) {
+	f.Wait("QUEEN_SWEEPER_MIN_SLEEP_MS", &c.MinSleep, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_MAX_SLEEP_MS", &c.MaxSleep, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_IDLE_MAX_SLEEP_MS", &c.IdleMaxSleep, SleepFloor)
+	f.Count("QUEEN_SWEEPER_IDLE_AFTER_CYCLES", &c.IdleAfterCycles, countFloor)
+	f.Wait("QUEEN_SWEEPER_EMPTY_CLAIM_MIN_MS", &c.EmptyClaimMin, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_EMPTY_CLAIM_MAX_MS", &c.EmptyClaimMax, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_LEASE_MS", &c.Lease, LeaseFloor)
+	f.Count("QUEEN_SWEEPER_CLAIM_BATCH", &c.ClaimBatch, countFloor)
+	f.Count("QUEEN_SWEEPER_CYCLE_MAX_ROWS", &c.CycleMaxRows, countFloor)
+	f.Count("QUEEN_SWEEPER_DUE_CAP", &c.DueCap, countFloor)
+	f.Size("QUEEN_SWEEPER_MAX_FIRE_BYTES", &c.MaxFireBytes, countFloor)
+	f.Count("QUEEN_SWEEPER_PARALLELISM", &c.Parallelism, countFloor)
+	f.Count("QUEEN_SWEEPER_MAX_ATTEMPTS", &c.MaxAttempts, countFloor)
+	f.Wait("QUEEN_SWEEPER_BACKOFF_MIN_MS", &c.BackoffMin, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_BACKOFF_MAX_MS", &c.BackoffMax, SleepFloor)
+	f.Wait("QUEEN_SWEEPER_TRANSIENT_BACKOFF_MS", &c.TransientBackoff, SleepFloor)
+	f.Count("QUEEN_SWEEPER_FIRE_RATE_PER_TENANT", &c.FireRatePerTenant, countFloor)
+	f.Wait("QUEEN_KV_EXPIRE_EVERY_MS", &c.ExpireEvery, SleepFloor)
+	f.Count("QUEEN_KV_EXPIRE_BATCH", &c.ExpireBatch, countFloor)
+	f.Wait("QUEEN_KV_USAGE_EVERY_MS", &c.UsageEvery, UsageFloor)
 }
 
 // Raised is the configuration with what is below a floor raised to it.
 func (c Config) Raised() Config {
-	for _, d := range []*time.Duration{
-		&c.MinSleep, &c.MaxSleep, &c.IdleMaxSleep, &c.EmptyClaimMin, &c.EmptyClaimMax, &c.Lease,
-		&c.BackoffMin, &c.BackoffMax, &c.TransientBackoff, &c.ExpireEvery,
-	} {
-		*d = max(*d, SleepFloor)
-	}
-	c.UsageEvery = max(c.UsageEvery, UsageFloor)
-	for _, n := range []*int{
-		&c.IdleAfterCycles, &c.ClaimBatch, &c.CycleMaxRows, &c.DueCap, &c.Parallelism, &c.MaxAttempts, &c.FireRatePerTenant, &c.ExpireBatch,
-	} {
-		*n = max(*n, countFloor)
-	}
-	c.MaxFireBytes = max(c.MaxFireBytes, countFloor)
+	c.Raise(new(config.Floors))
 	return c
 }
