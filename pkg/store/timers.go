@@ -33,6 +33,9 @@ type TimersApplied struct {
 	// Next is the earliest instant for which a timer was scheduled; zero when none
 	// was. A sweeper wants to know.
 	Next time.Time
+	// Statuses are those of the results, by position: scheduled, rescheduled,
+	// cancelled, absent or too_late.
+	Statuses []string
 }
 
 // TimersApply schedules, reschedules and cancels timers of one tenant, all of it or
@@ -46,16 +49,18 @@ func (s *Store) TimersApply(ctx context.Context, tenant uuid.UUID, producerSub s
 	return timersApplied(text)
 }
 
-// timersApplied looks for the earliest delivery in the results.
+// timersApplied looks for the statuses and the earliest delivery in the results.
 func timersApplied(text []byte) (TimersApplied, error) {
 	var results []struct {
+		Status    string    `json:"status"`
 		DeliverAt time.Time `json:"deliverAt"` // scheduled and rescheduled only
 	}
 	if err := json.Unmarshal(text, &results); err != nil {
 		return TimersApplied{}, fmt.Errorf("timer operations: %w: %w", errAnswer, err)
 	}
-	out := TimersApplied{Results: text}
-	for _, r := range results {
+	out := TimersApplied{Results: text, Statuses: make([]string, len(results))}
+	for i, r := range results {
+		out.Statuses[i] = r.Status
 		if at := r.DeliverAt; !at.IsZero() && (out.Next.IsZero() || at.Before(out.Next)) {
 			out.Next = at
 		}
