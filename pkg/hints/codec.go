@@ -119,7 +119,8 @@ func (h *Hint) appendBody(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(max(h.Count, 0)))
 		b = appendText(appendText(b, h.Partition), h.Group)
 	case TimerDue:
-		b = binary.AppendVarint(b, h.At.UnixMilli())
+		// Rounded up: nobody is to look before it is due.
+		b = binary.AppendVarint(b, h.At.Add(time.Millisecond-1).UnixMilli())
 	case QueueChanged:
 		b = append(b, flag(h.Deleted, flagDeleted))
 	}

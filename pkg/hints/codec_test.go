@@ -200,3 +200,15 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// Whoever looks at the instant of the hint finds the timer due.
+func TestAnInstantIsRoundedUp(t *testing.T) {
+	t.Parallel()
+	for micros, millis := range map[int64]int64{5000: 5, 5001: 6, 5999: 6, 6000: 6} {
+		payload, ok := hints.Encode(hints.Hint{Kind: hints.TimerDue, At: time.UnixMicro(micros)})
+		require.True(t, ok)
+		list, err := hints.Decode(payload)
+		require.NoError(t, err)
+		require.Equal(t, []hints.Hint{{Kind: hints.TimerDue, At: time.UnixMilli(millis)}}, list)
+	}
+}

@@ -101,6 +101,16 @@ func (p *Pool) left(n *memberlist.Node) {
 	}
 }
 
+// Count is how many other members have a role.
+func (p *Pool) Count(role Role) (n int) {
+	for _, m := range p.members.snapshot() {
+		if m.role == role {
+			n++
+		}
+	}
+	return n
+}
+
 // observe reports the members by role.
 func (p *Pool) observe(report func(Role, int64)) {
 	byRole := map[Role]int64{Broker: 0, Sweeper: 0}

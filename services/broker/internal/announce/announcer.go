@@ -14,8 +14,14 @@ type Announcer struct {
 	Local
 	// Peers is nil while there is no pool.
 	Peers Peers
-	told  promise
+	// Timers hear of every timer; nil: nobody does.
+	Timers Timers
+	told   promise
 }
+
+// Timers hear when timers are due that this broker has scheduled. They neither block
+// nor take long.
+type Timers interface{ Due(in time.Duration) }
 
 // Peers are the other processes. They are told what this one has done, never
 // what it was told; Rank is the place of this broker among them. No method blocks.
@@ -109,6 +115,9 @@ func (a *Announcer) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
 // earlier one that is still to come: a million timers for next week are one hint.
 // One that was lost costs what a sweeper may sleep.
 func (a *Announcer) TimerDue(at time.Time, in time.Duration) {
+	if a.Timers != nil {
+		a.Timers.Due(in)
+	}
 	if a.Peers != nil && a.told.nearer(in) {
 		a.Peers.TimerDue(at)
 	}

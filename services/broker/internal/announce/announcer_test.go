@@ -39,6 +39,7 @@ type (
 	cache   struct{ *calls }
 
 	switches struct{ *calls }
+	timers   struct{ *calls }
 )
 
 func (h hotList) Pushed(_ uuid.UUID, q, p string, n int) { h.note("hot pushed %s/%s %d", q, p, n) }
@@ -61,6 +62,7 @@ func (p peers) Taken(t hotlist.Taking) {
 }
 func (p peers) TimerDue(at time.Time) { p.note("peers timer %s", at.UTC().Format(time.RFC3339)) }
 func (p peers) FlagsChanged()         { p.note("peers flags") }
+func (t timers) Due(in time.Duration) { t.note("timers %s", in) }
 func (s switches) Kick()              { s.note("switches") }
 func (p peers) Rank(lane uint64) int  { return int(lane) }
 func (p peers) Released(r announce.Release) {
@@ -88,7 +90,7 @@ func check(t *testing.T, build func(c *calls) *announce.Announcer, cases []annou
 func full(c *calls) *announce.Announcer {
 	return &announce.Announcer{
 		Local: announce.Local{HotList: hotList{c}, Waker: waker{c}, Caches: []announce.QueueCache{cache{c}}, Switches: switches{c}},
-		Peers: peers{c},
+		Peers: peers{c}, Timers: timers{c},
 	}
 }
 
@@ -137,7 +139,7 @@ func TestEverybodyIsTold(t *testing.T) {
 		},
 		{
 			"timers are a matter of the sweepers", func(a *announce.Announcer) { a.TimerDue(due, time.Hour) },
-			[]string{"peers timer 2026-11-30T12:00:00Z"},
+			[]string{"timers 1h0m0s", "peers timer 2026-11-30T12:00:00Z"},
 		},
 		{
 			"switches are read by everybody", func(a *announce.Announcer) { a.FlagsChanged() },

@@ -156,6 +156,7 @@ func (a *App) Run(ctx context.Context) error {
 		g.Add(lifecycle.Component{Name: "hot list", Run: a.engine.hot.Run})
 	}
 	g.Add(lifecycle.Component{Name: "parked pops", Run: a.engine.pops.Run})
+	g.Add(lifecycle.Component{Name: "lookout", Run: a.engine.lookout.Run})
 	g.Add(lifecycle.Component{Name: "client listener", Start: a.server.Start, Run: a.server.Run, Stop: a.drain})
 	err := g.Run(ctx)
 	if err == nil {

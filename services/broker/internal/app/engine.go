@@ -28,6 +28,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
+	"github.com/queenmq/queen/services/broker/internal/lookout"
 	"github.com/queenmq/queen/services/broker/internal/mesh"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -46,6 +47,7 @@ type engine struct {
 	store        *store.Store
 	announcer    *announce.Announcer
 	mesh         *mesh.Mesh
+	lookout      *lookout.Lookout
 	pushes       *push.Service
 	pops         *pop.Service
 	acks         *ack.Service
@@ -68,6 +70,7 @@ type shared struct {
 	marks     *dedup.Cache       // nil when switched off
 	registry  *registry.Registry // of the batches that pops have delivered under leases
 	counters  *collector.Counters
+	lookout   *lookout.Lookout
 }
 
 func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
@@ -87,6 +90,11 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if err != nil {
 		return nil, err
 	}
+	s.lookout, err = lookout.New(lookout.Deps{Store: s.store, Meter: tel.Meters.Meter(serviceName + "/lookout"), Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.announcer.Timers = s.lookout
 	s.letters = deadletter.NewFiler(s.store, s.reader, log)
 	s.registry = registry.New(registry.Config{Bytes: int64(cfg.Acks.RegistryMB) << 20, LeasesOnly: !cfg.Acks.Registry})
 	if err := s.heat(cfg, tel, log); err != nil {
@@ -128,7 +136,7 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{hot: s.hot, store: s.store, gate: s.gate, announcer: s.announcer}
+	e := &engine{hot: s.hot, store: s.store, gate: s.gate, announcer: s.announcer, lookout: s.lookout}
 	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
@@ -173,6 +181,8 @@ func (e *engine) join(cfg *config.Config, db *boot.Database, tel *telemetry.Tele
 		return err
 	}
 	e.announcer.Peers = e.mesh.Peers()
+	e.lookout.Linked, e.lookout.Waiting = e.mesh.Sweepers, e.pops.Waiting
+	e.lookout.Looks = []func(context.Context) error{e.hot.Look, e.pops.Look}
 	return nil
 }
 
@@ -215,7 +225,7 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
 		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry,
-		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters,
+		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters, OnPark: s.lookout.Kick,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 }

@@ -137,6 +137,15 @@ func (l *List) watches(ctx context.Context) {
 	})
 }
 
+// Look does now what the watch does at intervals, for somebody who knows that it is
+// worth it.
+func (l *List) Look(ctx context.Context) error {
+	if l == nil {
+		return nil
+	}
+	return l.watch(ctx, WatchSpan)
+}
+
 // watch marks the lanes written lately of the rings that somebody waits for.
 func (l *List) watch(ctx context.Context, span time.Duration) error {
 	now := l.now()

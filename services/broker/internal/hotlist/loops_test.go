@@ -411,3 +411,24 @@ func (d *sharedDatabase) HotlistReseed(context.Context, uuid.UUID, string, strin
 func (d *sharedDatabase) HotlistRecent(context.Context, []store.HotlistRing, time.Duration, int) ([]store.HotlistRow, error) {
 	return nil, nil
 }
+
+// Somebody who knows that it is worth it need not wait for the watch.
+func TestALookFindsWhatTheWatchWould(t *testing.T) {
+	t.Parallel()
+	live(t, Config{}, func(t *testing.T, b *bench) {
+		time.Sleep(10 * time.Second)
+		require.NoError(t, b.Look(t.Context()))
+		b.store.mu.Lock()
+		b.store.recent["q/g"] = []store.PartitionRef{{ID: idOf("p"), Name: "p"}}
+		b.store.mu.Unlock()
+		_, state := b.ask()
+		require.Equal(t, Empty, state)
+		began := time.Now()
+		require.NoError(t, b.Look(t.Context()))
+		<-b.waker.heard
+		_, state = b.ask()
+		require.Equal(t, Served, state)
+		require.Equal(t, began, time.Now())
+	})
+	require.NoError(t, (*List)(nil).Look(t.Context()))
+}

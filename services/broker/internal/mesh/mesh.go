@@ -61,6 +61,9 @@ func (m *Mesh) Peers() announce.Peers {
 	return peers{m.pool}
 }
 
+// Sweepers says whether there is a sweeper in the pool, which tells of what it fires.
+func (m *Mesh) Sweepers() bool { return m.pool.Count(hints.Sweeper) > 0 }
+
 // receive does here what a peer has announced.
 func (m *Mesh) receive(h hints.Hint) {
 	local := m.deps.Local
@@ -126,7 +129,8 @@ func (p peers) TimerDue(at time.Time) { p.pool.Send(hints.Hint{Kind: hints.Timer
 func (p peers) FlagsChanged() { p.pool.Send(hints.Hint{Kind: hints.FlagsChanged}) }
 
 // Stats is the state of the pool as the wire shows it: a wire.MeshStats, or a
-// wire.SharedState that says why there is none.
+// wire.SharedState that says why there is none. A server is a broker: nobody sends
+// requests to a sweeper.
 func (m *Mesh) Stats() any {
 	if !m.cfg.On() {
 		return wire.SharedState{Reason: wire.ReasonNoPeers}
@@ -134,7 +138,8 @@ func (m *Mesh) Stats() any {
 	s := m.pool.Stats()
 	out := wire.MeshStats{
 		ServerID: m.deps.ServerID, Transport: transport, Port: s.Port, PeerCount: len(s.Peers),
-		Peers: make([]wire.MeshPeer, len(s.Peers)), ServersAlive: s.Alive,
+		Peers: make([]wire.MeshPeer, len(s.Peers)), ServersAlive: m.pool.Count(hints.Broker),
+
 		MessagesSent: s.Sent, MessagesReceived: s.Received, MessagesDropped: s.Dropped,
 		SignatureFailures: s.Refused, HandshakeFailures: s.Refused, Enabled: true, Running: true,
 	}

@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -58,6 +59,7 @@ func (b *broker) Taken(k hotlist.Taking)                 { b.note("taken %+v", k
 func (b *broker) Promote(id uuid.UUID, g string)         { b.note("promote %d of %s", id[15], g) }
 func (b *broker) Changed(_ uuid.UUID, q string)          { b.note("changed %s", q) }
 func (b *broker) DropQueue(_ uuid.UUID, q string)        { b.note("drop %s", q) }
+func (b *broker) Kick()                                  { b.note("switches") }
 func (b *broker) Wake(_ uuid.UUID, q, p string)          { b.note("wake %s/%s", q, p) }
 func (b *broker) FreePinned(_ uuid.UUID, q, p, _ string) { b.note("wake %s/%s", q, p) }
 
@@ -77,32 +79,54 @@ func freePort(t *testing.T) int {
 	}
 }
 
+func config(port int, peers string) hints.Config {
+	return hints.Config{
+		Enabled: true, Peers: peers, Port: port, BindAddr: "127.0.0.1", Heartbeat: 200 * time.Millisecond, DeadThreshold: time.Second,
+	}
+}
+
+func installation(context.Context) (uuid.UUID, error) { return uuid.UUID{9}, nil }
+
 func start(t *testing.T, port int, peers string) *broker {
 	t.Helper()
 	b := &broker{}
-	b.announcer.Local = announce.Local{HotList: b, Waker: b}
-	log := logtest.New(t)
+	b.announcer.Local = announce.Local{HotList: b, Waker: b, Switches: b}
 	var err error
-	b.Mesh, err = mesh.New(hints.Config{
-		Enabled: true, Peers: peers, Port: port, BindAddr: "127.0.0.1", Heartbeat: 200 * time.Millisecond, DeadThreshold: time.Second,
-	}, mesh.Deps{
-		ServerID: fmt.Sprint("broker-", port), Local: &b.announcer.Local, Log: log, Meter: noop.Meter{},
-		Installation: func(context.Context) (uuid.UUID, error) { return uuid.UUID{9}, nil },
+	b.Mesh, err = mesh.New(config(port, peers), mesh.Deps{
+		ServerID: fmt.Sprint("broker-", port), Local: &b.announcer.Local, Log: logtest.New(t), Meter: noop.Meter{}, Installation: installation,
 	})
 	require.NoError(t, err)
 	b.announcer.Peers = b.Peers()
+	run(t, b.Component())
+	return b
+}
+
+// run runs a member of the pool, until it is stopped or the test ends.
+func run(t *testing.T, c lifecycle.Component) (stop func()) {
+	t.Helper()
 	started := make(chan struct{})
-	g := lifecycle.NewGroup(lifecycle.Config{Started: func() { close(started) }}, log)
-	g.Add(b.Component())
+	g := lifecycle.NewGroup(lifecycle.Config{Started: func() { close(started) }}, logtest.New(t))
+	g.Add(c)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-done)
 	})
+	t.Cleanup(stop)
 	<-started
-	return b
+	return stop
+}
+
+// sweeper starts a pool as a sweeper has it.
+func sweeper(t *testing.T, port int, peers string, receive func(hints.Hint)) (pool *hints.Pool, stop func()) {
+	t.Helper()
+	pool, err := hints.New(config(port, peers), hints.Deps{
+		ID: fmt.Sprint("sweeper-", port), Role: hints.Sweeper, Installation: installation, Receive: receive, Log: logtest.New(t), Meter: noop.Meter{},
+	})
+	require.NoError(t, err)
+	return pool, run(t, pool.Component())
 }
 
 func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
@@ -111,7 +135,7 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 	peers := fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", one, two)
 	a, b := start(t, one, peers), start(t, two, peers)
 	require.Eventually(t, func() bool {
-		return a.Stats().(wire.MeshStats).ServersAlive == 1 && b.Stats().(wire.MeshStats).ServersAlive == 1
+		return a.alive() == 1 && b.alive() == 1
 	}, 20*time.Second, time.Millisecond)
 
 	for _, tc := range []struct {
@@ -141,6 +165,7 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 		},
 		{func(a *announce.Announcer) { a.QueueChanged(tenant, "q", false) }, []string{"changed q", "wake q/"}},
 		{func(a *announce.Announcer) { a.QueueChanged(tenant, "q", true) }, []string{"drop q", "wake q/"}},
+		{func(a *announce.Announcer) { a.FlagsChanged() }, []string{"switches"}},
 	} {
 		before := len(b.taken())
 		tc.announce(&a.announcer)
@@ -150,11 +175,57 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 	require.Equal(t, 1, a.announcer.Rank(7)+b.announcer.Rank(7), "one of them is the first")
 	s := b.Stats().(wire.MeshStats)
 	require.Zero(t, s.MessagesSent, "nothing is passed on")
-	require.Equal(t, int64(9), s.MessagesReceived)
-	require.Equal(t, int64(9), a.Stats().(wire.MeshStats).MessagesSent)
+	require.Equal(t, int64(10), s.MessagesReceived)
+	require.Equal(t, int64(10), a.Stats().(wire.MeshStats).MessagesSent)
 	require.Equal(t, 2, s.PeerCount)
 	require.Zero(t, s.ServersDead)
 	require.Equal(t, wire.MeshPeer{Host: "127.0.0.1", Port: one, Connected: true, Resolved: true, ResolvedIP: "127.0.0.1"}, s.Peers[0])
+}
+
+// A sweeper is told of timers and switches, tells of what it has fired, and is no
+// server: nobody yields a lane to it.
+func TestSweepersArePartOfTheMesh(t *testing.T) {
+	t.Parallel()
+	one, two, three := freePort(t), freePort(t), freePort(t)
+	peers := fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", one, two, three)
+	a, b := start(t, one, peers), start(t, two, peers)
+	require.False(t, a.Sweepers())
+	heard := make(chan hints.Hint, 16)
+	pool, stop := sweeper(t, three, peers, func(h hints.Hint) { heard <- h })
+	require.Eventually(t, func() bool {
+		return a.Sweepers() && b.Sweepers() && pool.Count(hints.Broker) == 2 && a.alive() == 1 && b.alive() == 1
+	}, 20*time.Second, time.Millisecond)
+	for lane := range uint64(100) {
+		require.Equal(t, 1, a.announcer.Rank(lane)+b.announcer.Rank(lane), "one of two is the first")
+	}
+
+	// Each broker tells its nearest timer, and none of the later ones.
+	due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	for i, broker := range []*broker{a, b} {
+		at := due.Add(-time.Duration(i) * time.Minute)
+		for later := range 1000 {
+			broker.announcer.TimerDue(at.Add(time.Duration(later)*time.Second), time.Hour+time.Duration(later)*time.Second)
+		}
+		broker.announcer.FlagsChanged()
+		require.Equal(t, []hints.Hint{{Kind: hints.TimerDue, At: at}, {Kind: hints.FlagsChanged}}, byKind(<-heard, <-heard))
+	}
+
+	before := len(a.taken())
+	pool.Send(hints.Hint{Kind: hints.Pushed, Tenant: tenant, Queue: "q", Partition: "p", Count: 3})
+	require.Eventually(t, func() bool { return slices.Contains(a.taken()[before:], "quiet q/p 3") }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(b.taken(), "quiet q/p 3") }, 20*time.Second, time.Millisecond)
+
+	stop()
+	require.Eventually(t, func() bool { return !a.Sweepers() && !b.Sweepers() }, 20*time.Second, time.Millisecond)
+	require.Equal(t, 1, a.alive())
+}
+
+func (b *broker) alive() int { return b.Stats().(wire.MeshStats).ServersAlive }
+
+// byKind sorts hints: those of several datagrams come in any order.
+func byKind(list ...hints.Hint) []hints.Hint {
+	slices.SortFunc(list, func(x, y hints.Hint) int { return cmp.Compare(x.Kind, y.Kind) })
+	return list
 }
 
 func TestAloneThereIsNoMesh(t *testing.T) {

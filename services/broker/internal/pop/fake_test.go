@@ -43,6 +43,9 @@ type fakeStore struct {
 
 	multis []store.MultiPop
 
+	recent map[string][]string // partitions written lately, by queue and group
+	rings  []store.HotlistRing // that were asked about
+
 	// What PopList and the walks of the hot list find.
 	listed     [][]string
 	states     map[string]store.CandidateState
@@ -234,11 +237,28 @@ func (f *fakeStore) HotlistReseed(_ context.Context, _ uuid.UUID, _, _ string, a
 	return f.pending, nil
 }
 
-func (f *fakeStore) HotlistRecent(context.Context, []store.HotlistRing, time.Duration, int) ([]store.HotlistRow, error) {
+// HotlistRecent lists what was written lately.
+func (f *fakeStore) HotlistRecent(_ context.Context, rings []store.HotlistRing, _ time.Duration, _ int) (rows []store.HotlistRow, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, call{name: "recent", at: time.Now()})
-	return nil, nil
+	f.rings = append(f.rings, rings...)
+	for i, r := range rings {
+		for _, name := range f.recent[r.Queue+"/"+r.Group] {
+			rows = append(rows, store.HotlistRow{Ring: i, PartitionRef: store.PartitionRef{ID: idOf(name), Name: name}})
+		}
+	}
+	return rows, nil
+}
+
+// idOf is the id of a partition in what was written lately.
+func idOf(partition string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(partition)) }
+
+// write notes what was written lately to a queue that group g reads.
+func (f *fakeStore) write(queue string, partitions ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recent = map[string][]string{queue + "/g": partitions}
 }
 
 func (f *fakeStore) DiscoverHasPending(_ context.Context, _ uuid.UUID, namespace, task, _ string) (bool, error) {

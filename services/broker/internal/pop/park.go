@@ -69,9 +69,13 @@ func (s *Service) Begin(ctx context.Context, req Request) ([]byte, *Parked, erro
 
 // park registers the request before its first look.
 func (p *Parked) park(ctx context.Context) error {
-	if p.parked.Add(1) > int64(p.cfg.MaxParked) {
+	parked := p.parked.Add(1)
+	if parked > int64(p.cfg.MaxParked) {
 		p.parked.Add(-1)
 		return ErrOverloaded
+	}
+	if parked == 1 && p.OnPark != nil {
+		p.OnPark()
 	}
 	p.noted = p.Counters.Park(p.queue())
 	left := p.cfg.patience(p.req.Query.Timeout)
@@ -195,7 +199,7 @@ func (p *Parked) Cancel() {
 func (p *Parked) finish(ctx context.Context, err error) {
 	p.timer.Stop()
 	p.waiter.Close()
-	p.rechecks.leave(p.watch)
+	p.rechecks.leave(p.watch, p.body != nil)
 	p.parked.Add(-1)
 	p.Counters.Unpark(p.queue(), p.noted)
 	if err != nil {

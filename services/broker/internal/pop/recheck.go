@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/wake"
@@ -32,6 +34,8 @@ type watch struct {
 	users     int
 	due       time.Time
 	fruitless int // re-checks since the topic was last announced
+	// seen are the lanes of the last glance, if nobody was served since.
+	seen map[uuid.UUID]struct{}
 }
 
 // rechecks holds the topics that somebody waits for.
@@ -40,6 +44,7 @@ type rechecks struct {
 	hot     bool // there is a hot list
 	mu      sync.Mutex
 	watches map[wake.Topic]*watch
+	glanced time.Time // last glance
 }
 
 func newRechecks(cfg Config, hot bool) *rechecks {
@@ -70,9 +75,13 @@ func (r *rechecks) join(t wake.Topic, req *Request) *watch {
 	return w
 }
 
-func (r *rechecks) leave(w *watch) {
+// leave takes back what join gave. Where one was served, what is there now is news.
+func (r *rechecks) leave(w *watch, served bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if served {
+		w.seen = nil
+	}
 	if w.users--; w.users == 0 {
 		delete(r.watches, w.topic)
 	}

@@ -73,6 +73,7 @@ type Store interface {
 	PopEstimate(ctx context.Context, tenant uuid.UUID, queue, group string, partitions, limit int) (int, error)
 	PartitionHasPending(ctx context.Context, tenant uuid.UUID, queue, partition, group string) (bool, error)
 	DiscoverHasPending(ctx context.Context, tenant uuid.UUID, namespace, task, group string) (bool, error)
+	HotlistRecent(ctx context.Context, rings []store.HotlistRing, within time.Duration, limit int) ([]store.HotlistRow, error)
 	QueueSettings(ctx context.Context, tenant uuid.UUID, queue string) (store.QueueSettings, bool, error)
 }
 
@@ -92,9 +93,12 @@ type Deps struct {
 	// Replies lends the memory of answers; nil: they are made.
 	Replies  *replies.Pool
 	Counters *collector.Counters // nil counts nothing
-	IDs      *mint.Source
-	Meter    metric.Meter
-	Logger   *slog.Logger
+	// OnPark is called when a pop begins to wait while none did. It may be nil, and
+	// must not block.
+	OnPark func()
+	IDs    *mint.Source
+	Meter  metric.Meter
+	Logger *slog.Logger
 }
 
 // Registry remembers what was delivered of a partition under a lease: hashes are
