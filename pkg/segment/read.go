@@ -90,6 +90,19 @@ func (r *Reader) decode(blob, dst []byte) ([]byte, error) {
 	return raw, nil
 }
 
+// Expand decompresses what a client has compressed with zstd, in one frame or in
+// several, up to the reader's cap. The error is ErrTooLarge or ErrCorrupt.
+func (r *Reader) Expand(data []byte) ([]byte, error) {
+	out, err := r.decoder.DecodeAll(data, nil)
+	switch {
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return nil, fmt.Errorf("%w: %d bytes allowed: %w", ErrTooLarge, r.max, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return out, nil
+}
+
 func header(blob []byte) (zstd.Header, error) {
 	var h zstd.Header
 	if err := h.Decode(blob); err != nil {

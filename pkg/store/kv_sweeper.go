@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // SweepShards is into how many shards keys and timers fall, for ever.
@@ -75,6 +76,28 @@ func (s *Store) KVMeasure(ctx context.Context, shards []int16, tenants int) (KVU
 	var usage KVUsage
 	err := s.document(ctx, "measure usage", &usage, `SELECT queen.kv_usage_step_v1($1, NULL, $2)`, shards, tenants)
 	return usage, err
+}
+
+// TableSize is what a table takes.
+type TableSize struct {
+	Table string // without its schema
+	Bytes int64  // with its indexes and what is stored beside it
+	Dead  int64  // row versions that wait for a vacuum, as far as the server knows
+}
+
+// SweepTables tells how large the tables of keys and timers are.
+func (s *Store) SweepTables(ctx context.Context) (sizes []TableSize, err error) {
+	const call = `SELECT t.relname, pg_total_relation_size(t.relid), t.n_dead_tup FROM pg_catalog.pg_stat_user_tables AS t
+		WHERE t.relid IN ('queen.kv'::REGCLASS, 'queen.log_timers'::REGCLASS) ORDER BY t.relname`
+	err = s.db.Do(ctx, "size of the tables of keys and timers", func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, call)
+		if err != nil {
+			return err
+		}
+		sizes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[TableSize])
+		return err
+	})
+	return sizes, err
 }
 
 // document runs a call that answers one JSON value and reads it into dest.

@@ -26,3 +26,13 @@ type Report struct {
 	Tenants int
 	Sampled bool
 }
+
+// add adds what a drain has done.
+func (r *Report) add(d Report) {
+	r.Claimed += d.Claimed
+	r.Fired += d.Fired
+	r.Stale += d.Stale
+	r.Failed += d.Failed
+	r.DeadLettered += d.DeadLettered
+	r.Segments += d.Segments
+}

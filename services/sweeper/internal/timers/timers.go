@@ -1,16 +1,29 @@
 package timers
 
 import (
-	"context"
+	"fmt"
+	"hash/maphash"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/kv"
+)
+
+const (
+	// errorQuiet is the least time between two lines about a failure of a kind.
+	errorQuiet = 30 * time.Second
+	// summaryEvery is the least time between two lines about what was fired.
+	summaryEvery = time.Minute
 )
 
 // Deps are what a Sweeper works with.
@@ -27,28 +40,70 @@ type Deps struct {
 
 // Sweeper runs the cycle of one process. Any number of processes may do so.
 type Sweeper struct {
-	cfg Config
+	cfg      Config
+	db       database
+	announce func(tenant uuid.UUID, queue, partition string, count int)
+	loader   *loader
+	log      *slog.Logger
+	metrics  *metrics
+	tracer   trace.Tracer
+	upkeep   *kv.Upkeep
+	switches *switches
+	bell     *bell
+
+	// Of the loop alone.
+	first    int // shard at which the next claim begins
+	weight   int64
+	pressure pressure
+	summary  summary
+
+	quiet sync.Mutex
+	lines map[string]*logging.Quiet
 }
 
 // New prepares the cycle. Nothing is connected yet.
-func New(cfg Config, deps Deps) (*Sweeper, error) {
-	return &Sweeper{cfg: cfg.Raised()}, nil
-}
+func New(cfg Config, deps Deps) (*Sweeper, error) { return newSweeper(cfg, deps, deps.Store) }
 
-// Run makes cycles until ctx ends, and then finishes the fire that is under way and
-// gives back what it has claimed beyond that. No error ends it.
-func (s *Sweeper) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+func newSweeper(cfg Config, deps Deps, db database) (*Sweeper, error) {
+	cfg = cfg.Raised()
+	m, err := newMetrics(deps.Meter)
+	if err != nil {
+		return nil, fmt.Errorf("create the metrics of timers: %w", err)
+	}
+	reader, err := segment.NewReader(PayloadMax)
+	if err != nil {
+		return nil, err
+	}
+	if deps.Tracers == nil {
+		deps.Tracers = noop.NewTracerProvider()
+	}
+	s := &Sweeper{
+		cfg: cfg, db: newAdmission(db, cfg.Parallelism), announce: deps.Announce, log: deps.Log, metrics: m,
+		loader: &loader{packer: deps.Packer, reader: reader, limit: cfg.MaxFireBytes, seed: maphash.MakeSeed()},
+		tracer: deps.Tracers.Tracer("github.com/queenmq/queen/services/sweeper/internal/timers"),
+		bell:   newBell(), first: rand.IntN(store.SweepShards), lines: map[string]*logging.Quiet{},
+	}
+	s.switches = &switches{
+		read: s.db.KVSwitches, flipped: s.flipped, log: deps.Log, errors: logging.Quiet{Every: errorQuiet}, kick: make(chan struct{}, 1),
+	}
+	s.upkeep, err = kv.New(kv.Config{
+		ExpireEvery: cfg.ExpireEvery, ExpireBatch: cfg.ExpireBatch, UsageEvery: cfg.UsageEvery,
+		IdleMax: cfg.IdleMaxSleep, IdleAfter: cfg.IdleAfterCycles,
+	}, kv.Deps{Store: s.db, Log: deps.Log, Meter: deps.Meter})
+	return s, err
 }
-
-// Once drains what is due now, prunes and measures, and reports what it did, also when
-// it failed on its way.
-func (s *Sweeper) Once(ctx context.Context) (Report, error) { return Report{}, ctx.Err() }
 
 // Due is a hint that a timer is due at an instant of the database's clock. It never
 // blocks.
-func (s *Sweeper) Due(at time.Time) {}
+func (s *Sweeper) Due(at time.Time) { s.bell.due(at) }
 
 // Kick has the operator's switches read now. It never blocks.
-func (s *Sweeper) Kick() {}
+func (s *Sweeper) Kick() { s.switches.now() }
+
+// flipped takes up what has waited.
+func (s *Sweeper) flipped(fire bool) {
+	s.metrics.off.Store(!fire)
+	if fire {
+		s.bell.now()
+	}
+}

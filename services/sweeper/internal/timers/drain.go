@@ -1,0 +1,222 @@
+package timers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/queenmq/queen/pkg/store"
+)
+
+const (
+	// FireClaims is how many claims are gathered for one fire at most, while they come
+	// back full. What a fire costs is lanes: a claim of 200 out of 100 lanes meets nearly
+	// all of them, and so do 1000.
+	FireClaims = 5
+	// GatherTime is how long they are gathered: the first of them are late already.
+	GatherTime = 100 * time.Millisecond
+	// StopGrace is how long a stop waits for the fire that is under way.
+	StopGrace = 5 * time.Second
+	// GiveBackTime is how long giving timers back may take.
+	GiveBackTime = 5 * time.Second
+)
+
+// drain is one turn of claiming and firing.
+type drain struct {
+	*Sweeper
+	stop  <-chan struct{} // closed: begin nothing more
+	began time.Time
+	taken int  // timers claimed
+	dry   bool // a claim took nothing
+
+	mu      sync.Mutex
+	sum     Report
+	failed  bool // the database did not do what it should
+	problem error
+}
+
+// drain claims and fires until nothing is due, or a bound is met: rows, half of the
+// lease, the end of ctx. Claims run ahead of the fires by one batch.
+//
+// The bound of time keeps leases from lapsing before their fire. Without it two sweepers
+// on a slow database would steal each other's timers for ever, and fire none.
+func (s *Sweeper) drain(ctx context.Context) *drain {
+	d := &drain{Sweeper: s, stop: ctx.Done(), began: time.Now()}
+	work, cancel := lasting(ctx, StopGrace)
+	defer cancel()
+	var workers sync.WaitGroup
+	hands := make([]chan []volley, s.cfg.Parallelism)
+	for i := range hands {
+		hands[i] = make(chan []volley)
+		workers.Go(func() {
+			for volleys := range hands[i] {
+				d.fireAll(work, volleys)
+			}
+		})
+	}
+	for !d.over() {
+		if batch := d.gather(work); len(batch) > 0 {
+			d.hand(work, hands, batch)
+		}
+	}
+	for _, h := range hands {
+		close(h)
+	}
+	workers.Wait()
+	return d
+}
+
+// lasting is a context that outlives ctx by a grace.
+func lasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var timer *time.Timer
+	var mu sync.Mutex
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		timer = time.AfterFunc(grace, cancel)
+	})
+	return out, func() {
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if timer != nil {
+			timer.Stop()
+		}
+		cancel()
+	}
+}
+
+// over tells that nothing more is to be claimed.
+func (d *drain) over() bool {
+	return d.dry || d.stopped() || d.taken >= d.cfg.CycleMaxRows || time.Since(d.began) >= d.cfg.Lease/2 ||
+		!d.switches.fire() || d.troubled()
+}
+
+// capped tells that a bound ended the drain, not the lack of timers.
+func (d *drain) capped() bool {
+	return d.taken >= d.cfg.CycleMaxRows || time.Since(d.began) >= d.cfg.Lease/2
+}
+
+func (d *drain) stopped() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (d *drain) troubled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed
+}
+
+// trouble notes a failure after which nothing more is to be claimed for now.
+func (d *drain) trouble(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failed, d.problem = true, err
+}
+
+// count adds to what the drain reports.
+func (d *drain) count(add func(sum *Report)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	add(&d.sum)
+}
+
+// gather claims what one fire is to deliver: a claim that comes back full is followed
+// by others, which cost the fire little.
+func (d *drain) gather(ctx context.Context) []*held {
+	var claims [][]*held
+	var bytes int64
+	for began := time.Now(); len(claims) < FireClaims && bytes < d.cfg.MaxFireBytes && time.Since(began) < GatherTime && !d.over(); {
+		rows := d.ask()
+		claim, err := d.claim(ctx, rows)
+		if err != nil {
+			d.claimFailed(ctx, err)
+			break
+		}
+		if len(claim) == 0 {
+			d.dry = true
+			break
+		}
+		claims = append(claims, claim)
+		bytes += d.weigh(claim)
+		if len(claim) < rows {
+			break
+		}
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	return merged(claims)
+}
+
+// ask is how many timers to claim. Claims are bounded in rows, and their answers are
+// held in memory: while timers are large, fewer are asked for.
+func (d *drain) ask() int {
+	rows := min(d.pressure.rows(d.cfg.ClaimBatch), d.cfg.CycleMaxRows-d.taken)
+	if d.weight > 0 {
+		rows = min(rows, int(max(d.cfg.MaxFireBytes/d.weight, 1)))
+	}
+	return rows
+}
+
+// weigh returns the bytes of a claim and remembers those of a timer.
+func (d *drain) weigh(claim []*held) int64 {
+	var bytes int64
+	for _, h := range claim {
+		bytes += int64(len(h.Payload))
+	}
+	d.weight = bytes / int64(len(claim))
+	return bytes
+}
+
+func (d *drain) claim(ctx context.Context, rows int) ([]*held, error) {
+	claimed, err := d.db.TimersClaim(ctx, store.TimerClaim{
+		Shards: d.shards(rows), Lease: d.cfg.Lease, Rows: rows, PerTenant: d.cfg.FireRatePerTenant,
+	})
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	out := make([]*held, len(claimed))
+	for i := range claimed {
+		out[i] = &held{ClaimedTimer: claimed[i], at: now}
+	}
+	d.taken += len(out)
+	d.metrics.claimed(ctx, len(out))
+	d.count(func(sum *Report) { sum.Claimed += len(out) })
+	return out, nil
+}
+
+// shards are all of them, for a claim of so many rows. The next one begins where this
+// one ends: each shard yields a share, and the last ones are not to wait for the first.
+func (s *Sweeper) shards(rows int) []int16 {
+	out := store.Shards(s.first)
+	share := max((rows+store.SweepShards-1)/store.SweepShards, claimLeast)
+	s.first = (s.first + (rows+share-1)/share) % store.SweepShards
+	return out
+}
+
+// hand packs a batch and hands it to the workers. It waits until they have fired the
+// one before.
+func (d *drain) hand(ctx context.Context, hands []chan []volley, batch []*held) {
+	for i, timers := range d.loader.spread(batch, len(hands)) {
+		volleys, misfits := d.loader.load(timers)
+		for _, m := range misfits {
+			d.refused(ctx, []*held{m.timer}, m.err)
+		}
+		if len(volleys) == 0 {
+			continue
+		}
+		select {
+		case hands[i] <- volleys:
+		case <-d.stop:
+			d.giveBack(ctx, timersOf(volleys), stopping)
+		}
+	}
+}
