@@ -134,6 +134,12 @@ func (a *API) logFailure(ctx context.Context, method, route string, f failure, e
 		a.deps.Log.ErrorContext(ctx, "request failed", slog.String(logging.KeyMethod, method),
 			slog.String(logging.KeyRoute, route), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
 	}
+	if f.refusal != nil && f.status == http.StatusServiceUnavailable {
+		if f.refusal.Cause != nil { // else somebody has switched it off
+			a.outage.Do(line)
+		}
+		return
+	}
 	if errors.Is(err, pgdb.ErrPool) || errors.Is(err, pop.ErrPool) || errors.Is(err, pop.ErrFailed) {
 		a.outage.Do(line)
 		return
