@@ -191,7 +191,7 @@ func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
 		Replies:      e.pops.Replies,
-		QueueChanged: e.announcer.QueueChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
+		QueueChanged: e.announcer.QueueChanged, FlagsChanged: e.announcer.FlagsChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
 	}
 }
 
