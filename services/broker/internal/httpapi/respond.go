@@ -100,14 +100,18 @@ func (a *API) fail(c echo.Context, err error) {
 
 // refuse answers a refusal.
 func refuse(c echo.Context, r *wire.Refusal) {
-	header := c.Response().Header()
-	if seconds := r.RetrySeconds(); seconds > 0 {
-		header.Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
-	}
+	setRetryAfter(c, r)
 	if r.Hint != "" {
-		header.Set(headerTimersHint, r.Hint)
+		c.Response().Header().Set(headerTimersHint, r.Hint)
 	}
 	_ = respond(c, r.Status, wire.AppendRefusal(nil, r))
+}
+
+// setRetryAfter tells when a refused request may be sent again, if ever.
+func setRetryAfter(c echo.Context, r *wire.Refusal) {
+	if seconds := r.RetrySeconds(); seconds > 0 {
+		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
+	}
 }
 
 // headerTimersHint names the route by which a refused batch can do a part of its work.
