@@ -9,13 +9,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
 
-	"github.com/queenmq/queen/pkg/logging"
-	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/maintainer/internal/app"
 	"github.com/queenmq/queen/services/maintainer/internal/config"
@@ -41,25 +38,9 @@ const exitBusy = worker.ExitOwn
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	return worker.Program[*app.App]{
-		Name: "maintainer", Usage: usage, Open: open, Serve: serve, Once: once, Code: exitCode,
+	return worker.Program[*config.Config, *app.App]{
+		Name: "maintainer", Usage: usage, Load: config.Load, New: app.New, Once: once, Code: exitCode,
 	}.Run(args, stdout, stderr)
-}
-
-func open(ctx context.Context, stderr io.Writer) (*app.App, error) {
-	cfg, err := config.Load()
-	if err != nil {
-		return nil, err
-	}
-	log := logging.New(stderr, cfg.Logging)
-	telemetry.LogErrors(log)
-	cfg.Warn(ctx, log)
-	return app.New(ctx, cfg, log)
-}
-
-func serve(ctx context.Context, a *app.App) error {
-	a.ShowConfig(ctx)
-	return a.Run(ctx)
 }
 
 func exitCode(err error) int {

@@ -5,29 +5,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/worker/workertest"
 )
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		args           []string
-		code           int
-		stdout, stderr string
-	}{
-		"help":                  {[]string{"--help"}, 0, usage, ""},
-		"unknown command":       {[]string{"migrate"}, 2, "", "maintainer: unknown arguments [\"migrate\"]\n\n" + usage},
-		"unknown flag":          {[]string{"run-once", "--force"}, 2, "", "maintainer: run-once: flag provided but not defined: -force\n\n" + usage},
-		"unknown word":          {[]string{"run-once", "--json", "all"}, 2, "", "maintainer: run-once: unknown arguments [\"all\"]\n\n" + usage},
-		"no value for a switch": {[]string{"run-once", "--json=maybe"}, 2, "", "maintainer: run-once: invalid boolean value \"maybe\" for -json: parse error\n\n" + usage},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var stdout, stderr bytes.Buffer
-			require.Equal(t, tc.code, run(tc.args, &stdout, &stderr))
-			require.Equal(t, tc.stdout, stdout.String())
-			require.Equal(t, tc.stderr, stderr.String())
-		})
-	}
+	workertest.Arguments(t, run, map[string]workertest.Call{
+		"help":                  {Args: []string{"--help"}, Code: 0, Stdout: usage},
+		"unknown command":       {Args: []string{"migrate"}, Code: 2, Stderr: "maintainer: unknown arguments [\"migrate\"]\n\n" + usage},
+		"unknown flag":          {Args: []string{"run-once", "--force"}, Code: 2, Stderr: "maintainer: run-once: flag provided but not defined: -force\n\n" + usage},
+		"unknown word":          {Args: []string{"run-once", "--json", "all"}, Code: 2, Stderr: "maintainer: run-once: unknown arguments [\"all\"]\n\n" + usage},
+		"no value for a switch": {Args: []string{"run-once", "--json=maybe"}, Code: 2, Stderr: "maintainer: run-once: invalid boolean value \"maybe\" for -json: parse error\n\n" + usage},
+	})
 }
 
 func TestBadConfigurationExitsWithEveryProblem(t *testing.T) {

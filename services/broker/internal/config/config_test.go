@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/collector"
+	"github.com/queenmq/queen/pkg/config/configtest"
 	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/logtest"
@@ -22,18 +22,7 @@ import (
 // environment, so they cannot run in parallel.
 func cleanEnv(t *testing.T, pairs ...string) {
 	t.Helper()
-	for _, entry := range os.Environ() {
-		name, _, _ := strings.Cut(entry, "=")
-		for _, prefix := range []string{"QUEEN_", "PG_", "DB_", "POP_", "LOG_", "RUST_LOG", "DEFAULT_", "PORT", "HOSTNAME", "JWT_", "FILE_BUFFER_"} {
-			if strings.HasPrefix(name, prefix) {
-				t.Setenv(name, "") // restores it afterwards
-				require.NoError(t, os.Unsetenv(name))
-			}
-		}
-	}
-	for i := 0; i < len(pairs); i += 2 {
-		t.Setenv(pairs[i], pairs[i+1])
-	}
+	configtest.Environment(t, []string{"POP_", "DEFAULT_", "PORT", "JWT_", "FILE_BUFFER_"}, pairs...)
 }
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
@@ -67,11 +56,6 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
 			MaxParked: 20000, SegmentCacheMB: 32,
 		},
-		KV: config.KV{
-			MaxValueBytes: 65536, MaxKeyBytes: 512, MaxOpsPerCall: 256, MaxKeysPerCall: 1024, MaxReadBytes: 4194304, PrefixLimit: 1000,
-			ReadRate: 200, ReadBurst: 400, WriteRate: 100, WriteBurst: 200, CellRate: 2000, MaxTenants: 10000,
-			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
-		},
 		Metrics: collector.Config{Flush: time.Minute},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
@@ -81,7 +65,6 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
 	require.Equal(t, 8, got.HotlistShards())
-	require.Equal(t, 4, got.KVPoolSize())
 }
 
 func TestMetricsAreWrittenOnceASecondAtMost(t *testing.T) {
@@ -152,7 +135,7 @@ func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	require.ErrorContains(t, err, "configuration: 17 problems\n")
+	require.ErrorContains(t, err, "configuration: 16 problems\n")
 }
 
 func TestBindAddressTakesHostsOnly(t *testing.T) {

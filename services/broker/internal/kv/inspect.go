@@ -83,19 +83,12 @@ func Inspect(ops json.RawMessage, l Limits, inTransaction bool) (Demand, error) 
 	if inTransaction {
 		l = l.inTransaction()
 	}
-	d, _, err := inspect(ops, l)
-	return d, err
-}
-
-// inspect is Inspect that tells the kinds of the operations, too.
-func inspect(ops json.RawMessage, l Limits) (Demand, kinds, error) {
 	in, _ := inspectors.Get().(*inspector)
 	if in == nil {
 		in = &inspector{dec: new(jsontext.Decoder)}
 	}
 	defer inspectors.Put(in)
-	d, err := in.inspect(ops, l)
-	return d, in.kinds, err
+	return in.inspect(ops, l)
 }
 
 var inspectors sync.Pool // of *inspector
@@ -106,13 +99,12 @@ type inspector struct {
 	buf    bytes.Buffer
 	limits Limits
 	demand Demand
-	kinds  kinds
 }
 
 func (in *inspector) inspect(ops []byte, l Limits) (Demand, error) {
 	in.buf = *bytes.NewBuffer(ops)
 	in.dec.Reset(&in.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	in.limits, in.demand, in.kinds = l, Demand{}, kinds{}
+	in.limits, in.demand = l, Demand{}
 	defer func() { in.buf = bytes.Buffer{} }() // the bytes are the caller's
 	if kind := in.dec.PeekKind(); kind != '[' {
 		return Demand{}, badBody("operations must be an array")
@@ -136,7 +128,7 @@ func (in *inspector) inspect(ops []byte, l Limits) (Demand, error) {
 
 // operation is what matters of one operation.
 type operation struct {
-	what  int
+	what  string
 	seen  uint
 	keys  int // of getMany
 	limit int // of getPrefix
@@ -145,7 +137,7 @@ type operation struct {
 }
 
 func (in *inspector) operation() error {
-	op := operation{what: unknown, limit: pageDefault}
+	op := operation{limit: pageDefault}
 	if in.dec.PeekKind() != '{' {
 		if err := in.skip(); err != nil {
 			return err
@@ -219,7 +211,7 @@ func (in *inspector) member(op *operation, name []byte) error {
 	}
 	switch m {
 	case memberOp:
-		op.what = kindOf(unquoted(value))
+		op.what = knownOp(unquoted(value))
 	case memberKey, memberPrefix:
 		return in.key(value)
 	case memberLimit:
@@ -237,25 +229,25 @@ func (in *inspector) member(op *operation, name []byte) error {
 	return nil
 }
 
-// kindOf is the kind of an operation by its name.
-func kindOf(name []byte) int {
+// knownOp is a name without a copy, "" for no operation.
+func knownOp(name []byte) string {
 	switch string(name) {
 	case "get":
-		return get
+		return "get"
 	case "getMany":
-		return getMany
+		return "getMany"
 	case "getPrefix":
-		return getPrefix
+		return "getPrefix"
 	case "put":
-		return put
+		return "put"
 	case "putIfAbsent":
-		return putIfAbsent
+		return "putIfAbsent"
 	case "delete":
-		return remove
+		return "delete"
 	case "incr":
-		return incr
+		return "incr"
 	}
-	return unknown
+	return ""
 }
 
 // keys reads the keys of a getMany.
@@ -301,29 +293,28 @@ func (in *inspector) key(value []byte) error {
 
 // count adds an operation to the demand.
 func (in *inspector) count(op *operation) {
-	in.kinds[op.what]++
 	d := &in.demand
 	switch op.what {
-	case put, putIfAbsent, remove, incr:
+	case "put", "putIfAbsent", "incr":
 		d.Writes++
-	default:
+		d.Keys++
+		d.Rows++
+		if op.what == "incr" {
+			op.value = op.delta
+		}
+		d.Bytes += int64(op.value)
+	case "delete":
+		d.Writes++
+		d.Keys++
+	case "getMany":
 		d.Reads++
-	}
-	switch op.what {
-	case getMany:
 		d.Keys += op.keys
-	case getPrefix:
+	case "getPrefix":
+		d.Reads++
 		d.Keys += op.limit
 	default:
+		d.Reads++
 		d.Keys++
-	}
-	switch op.what {
-	case put, putIfAbsent:
-		d.Rows++
-		d.Bytes += int64(op.value)
-	case incr:
-		d.Rows++
-		d.Bytes += int64(op.delta)
 	}
 }
 

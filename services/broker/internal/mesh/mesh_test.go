@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -16,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/queenmq/queen/pkg/hints"
-	"github.com/queenmq/queen/pkg/lifecycle"
+	"github.com/queenmq/queen/pkg/hints/hintstest"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/announce"
@@ -63,22 +62,6 @@ func (b *broker) Kick()                                  { b.note("switches") }
 func (b *broker) Wake(_ uuid.UUID, q, p string)          { b.note("wake %s/%s", q, p) }
 func (b *broker) FreePinned(_ uuid.UUID, q, p, _ string) { b.note("wake %s/%s", q, p) }
 
-// freePort finds a port that is free for TCP and UDP.
-func freePort(t *testing.T) int {
-	t.Helper()
-	var lc net.ListenConfig
-	for {
-		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		u, err := lc.ListenPacket(t.Context(), "udp", l.Addr().String())
-		require.NoError(t, l.Close())
-		if err == nil {
-			require.NoError(t, u.Close())
-			return l.Addr().(*net.TCPAddr).Port
-		}
-	}
-}
-
 func config(port int, peers string) hints.Config {
 	return hints.Config{
 		Enabled: true, Peers: peers, Port: port, BindAddr: "127.0.0.1", Heartbeat: 200 * time.Millisecond, DeadThreshold: time.Second,
@@ -97,26 +80,8 @@ func start(t *testing.T, port int, peers string) *broker {
 	})
 	require.NoError(t, err)
 	b.announcer.Peers = b.Peers()
-	run(t, b.Component())
+	hintstest.Start(t, b.Component())
 	return b
-}
-
-// run runs a member of the pool, until it is stopped or the test ends.
-func run(t *testing.T, c lifecycle.Component) (stop func()) {
-	t.Helper()
-	started := make(chan struct{})
-	g := lifecycle.NewGroup(lifecycle.Config{Started: func() { close(started) }}, logtest.New(t))
-	g.Add(c)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		require.NoError(t, <-done)
-	})
-	t.Cleanup(stop)
-	<-started
-	return stop
 }
 
 // sweeper starts a pool as a sweeper has it.
@@ -126,12 +91,12 @@ func sweeper(t *testing.T, port int, peers string, receive func(hints.Hint)) (po
 		ID: fmt.Sprint("sweeper-", port), Role: hints.Sweeper, Installation: installation, Receive: receive, Log: logtest.New(t), Meter: noop.Meter{},
 	})
 	require.NoError(t, err)
-	return pool, run(t, pool.Component())
+	return pool, hintstest.Start(t, pool.Component())
 }
 
 func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 	t.Parallel()
-	one, two := freePort(t), freePort(t)
+	one, two := hintstest.FreePort(t), hintstest.FreePort(t)
 	peers := fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", one, two)
 	a, b := start(t, one, peers), start(t, two, peers)
 	require.Eventually(t, func() bool {
@@ -186,7 +151,7 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 // server: nobody yields a lane to it.
 func TestSweepersArePartOfTheMesh(t *testing.T) {
 	t.Parallel()
-	one, two, three := freePort(t), freePort(t), freePort(t)
+	one, two, three := hintstest.FreePort(t), hintstest.FreePort(t), hintstest.FreePort(t)
 	peers := fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", one, two, three)
 	a, b := start(t, one, peers), start(t, two, peers)
 	require.False(t, a.Sweepers())

@@ -2,7 +2,6 @@ package transact
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -12,13 +11,10 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 )
 
-// complete announces the timers of a committed bundle, files its dead letters, and
-// announces its messages and the leases that it ended.
-func (b *bundle) complete(ctx context.Context, out *store.TransactionResult) {
-	if next := out.Timers.Next; !next.IsZero() {
-		b.Announcer.TimerDue(next, b.riders.soonest())
-	}
-	acks, deadline := out.Acks, time.Now().Add(letterPatience)
+// complete files the dead letters of a committed bundle and announces its messages
+// and the leases that it ended.
+func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
+	deadline := time.Now().Add(letterPatience)
 	for n := range acks {
 		released := acks[n].Released
 		if acks[n].DLQ {
@@ -65,17 +61,13 @@ func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store
 	return false
 }
 
-func (b *bundle) committed(out *store.TransactionResult) (wire.TxResponse, error) {
+func (b *bundle) committed(acks []store.AckOutcome) wire.TxResponse {
 	for n, ops := range b.acks {
 		for _, i := range ops {
-			b.results[i].DLQ = out.Acks[n].DLQ
+			b.results[i].DLQ = acks[n].DLQ
 		}
 	}
-	riders, err := b.riders.results(len(b.results), out)
-	if err != nil {
-		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	return wire.TxResponse{TransactionID: b.id, Success: true, Results: b.results, Riders: riders}, nil
+	return wire.TxResponse{TransactionID: b.id, Success: true, Results: b.results}
 }
 
 func (b *bundle) refused(reason, text string) wire.TxResponse {

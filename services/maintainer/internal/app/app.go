@@ -33,9 +33,6 @@ func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error
 	return a, nil
 }
 
-// ShowConfig logs the resolved configuration.
-func (a *App) ShowConfig(ctx context.Context) { a.cfg.Show(ctx, a.log) }
-
 // Run works until ctx ends.
 func (a *App) Run(ctx context.Context) error { return a.Worker.Run(ctx, a.jobs.components()...) }
 

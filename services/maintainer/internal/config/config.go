@@ -104,6 +104,9 @@ func (r Retention) CleanupAge() time.Duration { return time.Duration(r.CleanupDa
 // MetricsAge is how long metrics are kept.
 func (r Retention) MetricsAge() time.Duration { return time.Duration(r.MetricsDays) * day }
 
+// Logger is how the process logs.
+func (c *Config) Logger() logging.Config { return c.Logging }
+
 // Show logs the resolved values, one block a subsystem.
 func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "server", &c.Process)
