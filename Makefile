@@ -9,11 +9,11 @@ PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
 
 # The services that there are binaries of.
-SERVICES := broker maintainer
+SERVICES := broker maintainer sweeper
 
 # Packages whose tests run under the race detector in `make test`. The end-to-end
 # suite drives binaries; `make test-race` builds those with the detector too.
-RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/...
+RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/... ./services/sweeper/...
 
 # What makes the engine fast and may be switched off without changing an answer.
 SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0
@@ -44,7 +44,7 @@ build: ## Build the services into .bin/
 .PHONY: test
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
-	go test ./sql/... ./services/sweeper/...
+	go test ./sql/...
 	go test -count=1 -p 1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
 	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
 

@@ -65,7 +65,8 @@ func Load() (*Config, error) {
 
 // Validate checks what no block can check alone.
 func (c *Config) Validate() error {
-	if fires, most := c.Sweeper.Cycle.Parallelism, c.Postgres.PoolSize-1; fires > most {
+	// A pool that is too small for anything is refused by itself.
+	if fires, most := c.Sweeper.Cycle.Parallelism, c.Postgres.PoolSize-1; most > 0 && fires > most {
 		return &env.ValueError{
 			Name: "QUEEN_SWEEPER_PARALLELISM", Value: strconv.Itoa(fires),
 			Allowed: fmt.Sprintf("less than DB_POOL_SIZE (%d), so that probes have a connection,", c.Postgres.PoolSize),
@@ -78,6 +79,9 @@ func (c *Config) Validate() error {
 func (s Sweeper) Validate() error {
 	return env.Between("QUEEN_V2_ZSTD_LEVEL", s.ZstdLevel, minZstdLevel, maxZstdLevel)
 }
+
+// Logger is how the process logs.
+func (c *Config) Logger() logging.Config { return c.Logging }
 
 // Show logs the resolved values, one block a subsystem.
 func (c *Config) Show(ctx context.Context, log *slog.Logger) {

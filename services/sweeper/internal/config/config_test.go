@@ -3,8 +3,6 @@ package config_test
 import (
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/pkg/collector"
+	"github.com/queenmq/queen/pkg/config/configtest"
 	"github.com/queenmq/queen/pkg/hints"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/logtest"
@@ -27,18 +26,7 @@ import (
 // environment is the process's, so these tests cannot run in parallel.
 func cleanEnv(t *testing.T, pairs ...string) {
 	t.Helper()
-	for _, entry := range os.Environ() {
-		name, _, _ := strings.Cut(entry, "=")
-		for _, prefix := range []string{"PG", "QUEEN_", "DB_", "METRICS_", "LOG_", "RUST_LOG", "HOSTNAME"} {
-			if strings.HasPrefix(name, prefix) {
-				t.Setenv(name, "")
-				require.NoError(t, os.Unsetenv(name))
-			}
-		}
-	}
-	for i := 0; i < len(pairs); i += 2 {
-		t.Setenv(pairs[i], pairs[i+1])
-	}
+	configtest.Environment(t, nil, pairs...)
 }
 
 func TestDefaults(t *testing.T) {

@@ -1,0 +1,2 @@
+// Package report tells people and programs what a sweep did.
+package report
