@@ -26,6 +26,9 @@ type Broker struct {
 	Each []*Broker
 
 	*service // nil for several
+
+	// joining is what makes one more process a member of the brokers' pool.
+	joining [][]string
 }
 
 // Setup says what to start for a test.
@@ -36,10 +39,13 @@ type Setup struct {
 	Server bool
 	// Proxy puts a proxy between the brokers and PostgreSQL.
 	Proxy bool
-	// Apart keeps several brokers from telling each other anything.
+	// Sweepers is the number of sweepers on the database. They and the brokers tell
+	// each other of timers.
+	Sweepers int
+	// Apart keeps brokers and sweepers from telling each other anything.
 	Apart bool
-	// Env holds NAME=value for every broker.
-	Env []string
+	// Env holds NAME=value for every broker, SweeperEnv for every sweeper.
+	Env, SweeperEnv []string
 }
 
 // Stage is what Setup asked for.
@@ -47,6 +53,8 @@ type Stage struct {
 	*Broker
 	Server *pglocal.Server // of the test's own, or nil
 	Proxy  *Proxy          // or nil
+
+	Sweepers []*Sweeper
 }
 
 // Shared is the installation of the whole test binary, of as many brokers as the
@@ -110,7 +118,22 @@ func StartSetup(t testing.TB, setup Setup) *Stage {
 	require.NoError(t, err)
 	b.cleanup(t)
 	stage.Broker = b
+	for i := range setup.Sweepers {
+		stage.Sweepers = append(stage.Sweepers, StartSweeper(t, db, slices.Concat(b.joining[i], setup.SweeperEnv)...))
+	}
+	stage.awaitPool(t, setup)
 	return stage
+}
+
+// awaitPool waits until every sweeper knows everybody else.
+func (s *Stage) awaitPool(t testing.TB, setup Setup) {
+	t.Helper()
+	if setup.Apart {
+		return
+	}
+	for _, sweeper := range s.Sweepers {
+		sweeper.AwaitPeers(t, len(s.Each), len(s.Sweepers)-1)
+	}
 }
 
 // database makes the database of a stage, on the suite's server or its own.
@@ -189,17 +212,15 @@ func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Bro
 	n := cmp.Or(setup.Brokers, run.brokers)
 	setup.Env = slices.Concat(run.brokerEnv, setup.Env)
 	all := &Broker{DB: db}
-	mesh, err := meshEnvironment(ctx, n)
-	if err != nil {
-		return nil, err
+	mesh := make([][]string, n+setup.Sweepers)
+	if !setup.Apart {
+		if mesh, err = meshEnvironment(ctx, len(mesh)); err != nil {
+			return nil, err
+		}
 	}
 	var urls []string
 	for i := range n {
-		env := setup.Env
-		if !setup.Apart {
-			env = slices.Concat(mesh[i], env)
-		}
-		b, err := s.newBroker(ctx, db, env)
+		b, err := s.newBroker(ctx, db, slices.Concat(mesh[i], setup.Env))
 		if b != nil {
 			all.Each = append(all.Each, b)
 		}
@@ -208,14 +229,16 @@ func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Bro
 		}
 		urls = append(urls, b.URL)
 	}
+	all.joining = mesh[n:]
 	if n == 1 {
+		all.Each[0].joining = all.joining
 		return all.Each[0], nil
 	}
 	all.Client = NewClient(urls...)
 	return all, nil
 }
 
-// meshEnvironment joins n brokers; one broker has nobody to talk to.
+// meshEnvironment joins n processes; one has nobody to talk to.
 func meshEnvironment(ctx context.Context, n int) ([][]string, error) {
 	out := make([][]string, n)
 	if n == 1 {

@@ -49,6 +49,7 @@ type suite struct {
 
 	broker     func() (string, error) // path of the binary
 	maintainer func() (string, error)
+	sweeper    func() (string, error)
 	postgres   func() (*postgres, error)
 	shared     func() (*Broker, error)
 
@@ -121,6 +122,7 @@ func newSuite(dir string) *suite {
 	s := &suite{dir: dir, run: sync.OnceValues(readRun)}
 	s.broker = sync.OnceValues(func() (string, error) { return s.build("broker", "QUEEN_BROKER_BIN") })
 	s.maintainer = sync.OnceValues(func() (string, error) { return s.build("maintainer", "QUEEN_MAINTAINER_BIN") })
+	s.sweeper = sync.OnceValues(func() (string, error) { return s.build("sweeper", "QUEEN_SWEEPER_BIN") })
 	s.postgres = sync.OnceValues(s.startPostgres)
 	s.shared = sync.OnceValues(s.startShared)
 	return s
