@@ -57,6 +57,12 @@ type Config struct {
 	ApplicationName string `ignored:"true"`
 	// AcquireTimeout bounds the wait for a free connection; 0 means 10 s.
 	AcquireTimeout time.Duration `ignored:"true"`
+	// MaxWaiting bounds how many callers want a connection at once, those that get one
+	// immediately included; 0 sets no bound.
+	MaxWaiting int `ignored:"true"`
+	// ServerEnds has the server end a statement at the deadline: then it is known to be
+	// rolled back, and the session stays. Our own limit is the net behind that.
+	ServerEnds bool `ignored:"true"`
 	// EmptiedSearchPath makes a missing schema qualifier fail; for tests.
 	EmptiedSearchPath bool `ignored:"true"`
 }
@@ -64,6 +70,15 @@ type Config struct {
 // StatementDeadline is the deadline of one piece of database work.
 func (c Config) StatementDeadline() time.Duration {
 	return time.Duration(c.StatementTimeout) * time.Millisecond
+}
+
+// limits are when the client gives a piece of work up, and when the server does. The
+// later one acts only when the other could not.
+func (c Config) limits() (client, server time.Duration) {
+	if c.ServerEnds {
+		return c.StatementDeadline() + clientMargin, c.StatementDeadline()
+	}
+	return c.StatementDeadline(), c.StatementDeadline() + serverMargin
 }
 
 func (c Config) acquireTimeout() time.Duration {

@@ -124,6 +124,9 @@ func (db *DB) try(ctx context.Context, fn func(ctx context.Context, conn *pgx.Co
 		return err
 	}
 	defer conn.Release()
+	if db.cfg.ServerEnds {
+		return db.run(ctx, conn.Conn(), fn, sessionSuspect)
+	}
 	return db.run(ctx, conn.Conn(), fn, suspect)
 }
 
@@ -131,7 +134,7 @@ func (db *DB) try(ctx context.Context, fn func(ctx context.Context, conn *pgx.Co
 func (db *DB) run(
 	ctx context.Context, conn *pgx.Conn, fn func(ctx context.Context, conn *pgx.Conn) error, suspect func(error) bool,
 ) error {
-	limit := db.cfg.StatementDeadline()
+	limit, _ := db.cfg.limits()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("statement deadline of %s: %w", limit, context.DeadlineExceeded))
 	defer cancel()
@@ -161,14 +164,20 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("no connection within %s: %w", limit, context.DeadlineExceeded))
 	defer cancel()
-	db.waiting.Add(1)
+	waiting := db.waiting.Add(1)
 	defer db.waiting.Add(-1)
+	if most := db.cfg.MaxWaiting; most > 0 && waiting > int64(most) {
+		return nil, fmt.Errorf("%w: %d callers are waiting", ErrExhausted, most)
+	}
 	conn, err := db.pool.Acquire(ctx)
 	if err == nil {
 		return conn, nil
 	}
 	if ctx.Err() != nil {
 		err = ended(ctx, err)
+		if s := db.pool.Stat(); s.AcquiredConns() >= s.MaxConns() {
+			return nil, fmt.Errorf("%w: %w", ErrExhausted, err)
+		}
 	}
 	return nil, fmt.Errorf("%w: %w", ErrPool, err)
 }

@@ -155,6 +155,42 @@ func TestStatCountsWhoWaits(t *testing.T) {
 	require.Equal(t, 2, db.Stat().Idle)
 }
 
+func TestAFullPoolTurnsAwayWhoIsTooMany(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Empty(t)
+	cfg.PoolSize, cfg.MaxWaiting, cfg.AcquireTimeout = 2, 1, time.Minute
+	db := open(t, cfg)
+	release := occupy(t, db, 2)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := get(t.Context(), db, "SELECT 'late'")
+		waits <- err
+	}()
+	require.Eventually(t, func() bool { return db.Stat().Waiting == 1 }, time.Minute, time.Millisecond)
+	_, err := get(t.Context(), db, "SELECT 'too many'")
+	require.ErrorIs(t, err, pgdb.ErrExhausted)
+	require.ErrorIs(t, err, pgdb.ErrPool)
+	release()
+	require.NoError(t, <-waits, "who may wait gets a connection")
+	_, err = get(t.Context(), db, "SELECT 'again'")
+	require.NoError(t, err)
+}
+
+func TestAServerThatEndsStatementsKeepsTheSession(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Empty(t)
+	cfg.StatementTimeout, cfg.ServerEnds, cfg.PoolSize = 50, true, 2
+	db := open(t, cfg)
+	require.Equal(t, "50ms", mustGet(t, db, "SHOW statement_timeout"))
+	session := mustGet(t, db, "SELECT pg_backend_pid()::text")
+	_, err := get(t.Context(), db, "SELECT pg_sleep(300)::text")
+	var pg *pgconn.PgError
+	require.ErrorAs(t, err, &pg)
+	require.Equal(t, "57014", pg.Code)
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "the client's deadline is later")
+	require.Equal(t, session, mustGet(t, db, "SELECT pg_backend_pid()::text"))
+}
+
 func TestAnUnreachableServerIsErrPool(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Empty(t)

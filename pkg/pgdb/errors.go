@@ -13,6 +13,9 @@ import (
 // or the server cannot be reached. Nothing was sent.
 var ErrPool = errors.New("pool")
 
+// ErrExhausted is the ErrPool of a pool whose connections are all in use.
+var ErrExhausted = fmt.Errorf("%w", ErrPool)
+
 const (
 	codeReadOnly           = "25006" // read_only_sql_transaction
 	codeInvalidParameter   = "22023"

@@ -38,4 +38,26 @@ func mustGet(t *testing.T, db *pgdb.DB, sql string, args ...any) string {
 	return v
 }
 
+// occupy takes n connections, one after the other, until release.
+func occupy(t *testing.T, db *pgdb.DB, n int) (release func()) {
+	t.Helper()
+	held, free, done := make(chan struct{}), make(chan struct{}), make(chan error, n)
+	for range n {
+		go func() {
+			done <- db.Do(t.Context(), "hold", func(context.Context, *pgx.Conn) error {
+				held <- struct{}{}
+				<-free
+				return nil
+			})
+		}()
+		<-held
+	}
+	return func() {
+		close(free)
+		for range n {
+			require.NoError(t, <-done)
+		}
+	}
+}
+
 const backendPID = `SELECT pg_backend_pid()::text`

@@ -13,6 +13,9 @@ import (
 // only when ours could not reach the server.
 const serverMargin = 5 * time.Second
 
+// clientMargin is how much later our own deadline is than one that the server keeps.
+const clientMargin = time.Second
+
 // checkInterval lets the server notice, in the middle of a statement, that its
 // client is gone. Platforms without POLLRDHUP refuse it; the keepalives and the
 // statement timeout then bound the time alone.
@@ -27,7 +30,8 @@ func (c Config) sessionSettings() string {
 	fmt.Fprintf(&b, "SET tcp_keepalives_idle = %d; SET tcp_keepalives_interval = %d; SET tcp_keepalives_count = %d;",
 		int(keepaliveIdle.Seconds()), int(keepaliveInterval.Seconds()), keepaliveCount)
 	b.WriteString("SET idle_in_transaction_session_timeout = '10s';")
-	fmt.Fprintf(&b, "SET statement_timeout = %d;", (c.StatementDeadline() + serverMargin).Milliseconds())
+	_, server := c.limits()
+	fmt.Fprintf(&b, "SET statement_timeout = %d;", server.Milliseconds())
 	if c.EmptiedSearchPath {
 		b.WriteString("SET search_path = '';")
 	}

@@ -16,6 +16,8 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Hint goes into the header x-queen-timers-hint, unless it is empty.
 	Hint string
+	// Cause is what failed, for logs; nil when nothing has.
+	Cause error
 }
 
 // Codes that the families of keys and timers share.
@@ -36,6 +38,9 @@ func (r *Refusal) Error() string {
 	}
 	return text
 }
+
+// Unwrap gives the cause.
+func (r *Refusal) Unwrap() error { return r.Cause }
 
 // RetrySeconds is RetryAfter as the header carries it, 0 for none.
 func (r *Refusal) RetrySeconds() int {

@@ -127,12 +127,13 @@ func TestTransactionsAreFlattened(t *testing.T) {
 func TestRidersAreTakenAsTheyStand(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]wire.TxRequest{
-		`{"operations":[],"kv":[{"op":"get"}]}`:                            {KV: json.RawMessage(`[{"op":"get"}]`)},
-		`{"kv" : [ {"op":"get"} , 7 ] }`:                                   {KV: json.RawMessage(`[ {"op":"get"} , 7 ]`)},
-		`{"timers":[["\u0000"],{"a":1,"a":2}],"kv":null}`:                  {Timers: json.RawMessage(`[["\u0000"],{"a":1,"a":2}]`)},
-		`{"kv":[],"timers":[1e400],"requiredLeases":["l"]}`:                {Timers: json.RawMessage(`[1e400]`), RequiredLeases: []string{"l"}},
-		`{"\u006bv":["["],"operations":[{"type":"push","items":[]}]}`:      {KV: json.RawMessage(`["["]`)},
-		`{"timers":[{}],"operations":[{"type":"ack"}],"kv":[{},{"x":[]}]}`: {KV: json.RawMessage(`[{},{"x":[]}]`), Timers: json.RawMessage(`[{}]`), Ops: []wire.TxOp{{Kind: wire.TxAck, Ack: wire.AckItem{Status: "completed", Group: "__QUEUE_MODE__"}}}},
+		`{"operations":[],"kv":[{"op":"get"}]}`:                               {KV: json.RawMessage(`[{"op":"get"}]`)},
+		`{"kv" : [ {"op":"get"} , 7 ] }`:                                      {KV: json.RawMessage(`[ {"op":"get"} , 7 ]`)},
+		`{"timers":[["\u0000"],{"a":1,"a":2}],"kv":null}`:                     {Timers: json.RawMessage(`[["\u0000"],{"a":1,"a":2}]`)},
+		`{"kv":[],"timers":[1e400],"requiredLeases":["l"]}`:                   {Timers: json.RawMessage(`[1e400]`), RequiredLeases: []string{"l"}},
+		`{"\u006bv":["["],"operations":[{"type":"push","items":[]}]}`:         {KV: json.RawMessage(`["["]`)},
+		`{"kv":[{"op":7,"value":"getPrefix"}],"timers":[{"op":"getPrefix"}]}`: {KV: json.RawMessage(`[{"op":7,"value":"getPrefix"}]`), Timers: json.RawMessage(`[{"op":"getPrefix"}]`)},
+		`{"timers":[{}],"operations":[{"type":"ack"}],"kv":[{},{"x":[]}]}`:    {KV: json.RawMessage(`[{},{"x":[]}]`), Timers: json.RawMessage(`[{}]`), Ops: []wire.TxOp{{Kind: wire.TxAck, Ack: wire.AckItem{Status: "completed", Group: "__QUEUE_MODE__"}}}},
 	} {
 		body := []byte(text)
 		req, err := wire.ParseTransaction(body)
@@ -184,19 +185,22 @@ func TestErrorsOfATransactionNameThePlace(t *testing.T) {
 		start + `{"type":"ack","status":"ok","status":null}]}`:                `operations[1]: key "status" is given twice`,
 		start + `7]}`:         "operations[1]: an object is allowed here, got a number",
 		start + `{"type":}]}`: `invalid character '}' at start of value within "/operations/1/type" after offset 38`,
-		start + `{"type":"ack"}],"requiredLeases":["a",{}]}`: "requiredLeases[1]: a string is allowed here, got an object",
-		`{"operations":[],"kv":[]}`:                          "operations: empty; at least one push or ack operation is needed, or one of kv or timers beside them",
-		`{"timers":null}`:                                    "missing field `operations`: an array of push and ack operations is needed, or one of kv or timers operations beside it",
-		`{"operations":null,"kv":[1]}`:                       "operations: an array is allowed here, got null",
-		`{"kv":[{}],"kv":null}`:                              `key "kv" is given twice`,
-		`{"kv":[1,` + nested(513) + `]}`:                     "kv[1]: nested deeper than 512 levels",
-		`{"timers":{"op":"cancel"}}`:                         "timers: an array of operations at the TOP LEVEL of the request is allowed here, got an object",
-		`{"operations":[],"kv":"get"}`:                       "kv: an array of operations at the TOP LEVEL of the request is allowed here, got a string",
-		`{"kv":`:                                             `unexpected EOF within "/kv" after offset 6`,
-		`{"kv":[1}`:                                          `invalid character '}' after array element (expecting ',' or ']') within "/kv" after offset 8`,
-		start + `{"type":"kv","op":"get"}]}`:                 `operations[1]: a "kv" operation is not allowed here; it belongs into the array "kv" at the TOP LEVEL of the request, beside "operations"`,
-		start + `{"op":"cancel","type":"timer"}]}`:           `operations[1]: a "timer" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
-		start + `{"op":"cancel","type":"timers"}]}`:          `operations[1]: a "timers" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
+		start + `{"type":"ack"}],"requiredLeases":["a",{}]}`:     "requiredLeases[1]: a string is allowed here, got an object",
+		`{"operations":[],"kv":[]}`:                              "operations: empty; at least one push or ack operation is needed, or one of kv or timers beside them",
+		`{"timers":null}`:                                        "missing field `operations`: an array of push and ack operations is needed, or one of kv or timers operations beside it",
+		`{"kv":[{"op":"get"},{"ns":"n","op":"get\u0050refix"}]}`: "kv[1]: getPrefix is not allowed in a transaction; POST /api/v1/kv takes it",
+		`{"kv":[{"op":"get","op":"put"}]}`:                       `kv[0]: key "op" is given twice`,
+		`{"kv":[{"value":` + nested(512) + `}]}`:                 "kv[0]: nested deeper than 512 levels",
+		`{"operations":null,"kv":[1]}`:                           "operations: an array is allowed here, got null",
+		`{"kv":[{}],"kv":null}`:                                  `key "kv" is given twice`,
+		`{"kv":[1,` + nested(513) + `]}`:                         "kv[1]: nested deeper than 512 levels",
+		`{"timers":{"op":"cancel"}}`:                             "timers: an array of operations at the TOP LEVEL of the request is allowed here, got an object",
+		`{"operations":[],"kv":"get"}`:                           "kv: an array of operations at the TOP LEVEL of the request is allowed here, got a string",
+		`{"kv":`:                                                 `unexpected EOF within "/kv" after offset 6`,
+		`{"kv":[1}`:                                              `invalid character '}' after array element (expecting ',' or ']') within "/kv" after offset 8`,
+		start + `{"type":"kv","op":"get"}]}`:                     `operations[1]: a "kv" operation is not allowed here; it belongs into the array "kv" at the TOP LEVEL of the request, beside "operations"`,
+		start + `{"op":"cancel","type":"timer"}]}`:               `operations[1]: a "timer" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
+		start + `{"op":"cancel","type":"timers"}]}`:              `operations[1]: a "timers" operation is not allowed here; it belongs into the array "timers" at the TOP LEVEL of the request, beside "operations"`,
 	} {
 		_, err := wire.ParseTransaction([]byte(body))
 		require.EqualError(t, err, "bad body: "+want)

@@ -103,15 +103,15 @@ func (t *txParser) member(key []byte, seen *uint) error {
 		}
 		return p.leases(&t.req)
 	case "kv":
-		return p.rider(&t.req.KV, seen, bitKV, "kv")
+		return p.rider(&t.req.KV, seen, bitKV, "kv", p.keyOperation)
 	case "timers":
-		return p.rider(&t.req.Timers, seen, bitTimers, "timers")
+		return p.rider(&t.req.Timers, seen, bitTimers, "timers", p.skip)
 	}
 	return p.skip()
 }
 
 func (t *txParser) operation() error {
-	body, kind, err := t.outer.survey()
+	body, kind, err := t.outer.survey("type")
 	if err != nil {
 		return err
 	}
@@ -140,8 +140,9 @@ func (t *txParser) misplaced(kind, array string) error {
 		kind, array, "operations")
 }
 
-// survey passes over an operation and tells its type, "" for none.
-func (p *parser) survey() (body []byte, kind string, err error) {
+// survey passes over an operation and tells what kind of one it is by a member, ""
+// for none.
+func (p *parser) survey(member string) (body []byte, kind string, err error) {
 	typed := false
 	before := p.dec.InputOffset()
 	err = p.object(func(key []byte) error {
@@ -149,10 +150,10 @@ func (p *parser) survey() (body []byte, kind string, err error) {
 		switch {
 		case err != nil:
 			return p.syntax(err)
-		case string(key) != "type":
+		case string(key) != member:
 			return nil
 		case typed:
-			return p.fail("key %q is given twice", "type")
+			return p.fail("key %q is given twice", member)
 		}
 		typed = true
 		if value[0] == '"' { // no other value is a known word
@@ -259,9 +260,9 @@ func (p *parser) leases(req *TxRequest) error {
 	})
 }
 
-// rider takes an array of riders as it stands, when it holds anything. What its
-// operations are is no matter of the wire.
-func (p *parser) rider(rider *json.RawMessage, seen *uint, bit uint, key string) error {
+// rider takes an array of riders as it stands, when it holds anything; each passes
+// over one of them. What they say is no matter of the wire.
+func (p *parser) rider(rider *json.RawMessage, seen *uint, bit uint, key string, each func() error) error {
 	if err := p.once(seen, bit, key); err != nil {
 		return err
 	}
@@ -278,7 +279,7 @@ func (p *parser) rider(rider *json.RawMessage, seen *uint, bit uint, key string)
 	err := p.array(func(i int) error {
 		p.at(i)
 		n++
-		return p.skip()
+		return each()
 	})
 	if err == nil && n > 0 {
 		after := p.dec.InputOffset()
@@ -286,4 +287,22 @@ func (p *parser) rider(rider *json.RawMessage, seen *uint, bit uint, key string)
 		*rider = text[bytes.IndexByte(text, '['):] // blanks and a colon come before
 	}
 	return err
+}
+
+// keyOperation passes over an operation on keys. Reading a prefix takes as long as it
+// has keys, which is too long for a transaction.
+func (p *parser) keyOperation() error {
+	if p.dec.PeekKind() != '{' {
+		return p.skip()
+	}
+	body, op, err := p.survey("op")
+	switch {
+	case err != nil:
+		return err
+	case op == "getPrefix":
+		return p.fail("getPrefix is not allowed in a transaction; POST /api/v1/kv takes it")
+	case tooDeep(body):
+		return p.fail("nested deeper than %d levels", MaxDepth)
+	}
+	return nil
 }

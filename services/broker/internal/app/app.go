@@ -40,6 +40,7 @@ type App struct {
 	log     *slog.Logger
 	tel     *telemetry.Telemetry
 	db      *boot.Database
+	keys    *keys
 	engine  *engine
 	server  *httpapi.Server
 	ops     *opsserver.Server
@@ -78,12 +79,20 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	if a.engine, err = newEngine(a.cfg, a.db, a.tel, a.log); err != nil {
 		return err
 	}
-	return a.listeners()
+	if a.keys, err = newKeys(ctx, a.cfg, a.engine.store, a.tel, a.log); err != nil {
+		return err
+	}
+	if err := a.listeners(); err != nil {
+		a.keys.db.Close()
+		return err
+	}
+	return nil
 }
 
 // listeners builds the client and the operations listener.
 func (a *App) listeners() error {
 	deps := a.engine.deps()
+	a.keys.addTo(&deps)
 	deps.Database = a.db
 	deps.Log = a.log
 	deps.Meter = a.tel.Meters.Meter(serviceName + "/httpapi")
@@ -146,8 +155,10 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(a.ops.Component())
 	// The pool exists already, so it is closed also when nobody answers behind it.
 	g.Add(lifecycle.Component{Name: "connection pool", Stop: a.db.Disconnect})
+	g.Add(lifecycle.Component{Name: "connection pool for keys", Stop: a.keys.db.Disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	g.Add(lifecycle.Component{Name: "quotas", Start: a.keys.quotas.Start, Run: a.keys.quotas.Run})
 	// It stops after all that counts.
 	g.Add(lifecycle.Component{Name: "metrics", Run: a.engine.collector.Run})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
@@ -195,6 +206,7 @@ func (a *App) Migrate(ctx context.Context) error {
 	if err == nil {
 		err = a.db.InstallSchema(ctx)
 	}
+	a.keys.db.Close()
 	a.db.Close()
 	return errors.Join(err, a.tel.Shutdown(context.WithoutCancel(ctx)))
 }

@@ -34,8 +34,10 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/quota"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/replies"
+	"github.com/queenmq/queen/services/broker/internal/timers"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -147,8 +149,13 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if e.acks, err = newAck(cfg, s, e.pops, tel, log); err != nil {
 		return nil, err
 	}
+	keeper, err := quota.New(quota.Config{}, quota.Deps{Store: s.store, Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log})
+	if err != nil {
+		return nil, err
+	}
 	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
 		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, Marks: s.marks, IDs: s.ids,
+		Quota: keeper, Timers: timers.NewEdge(timers.Config{}, keeper, s.ids),
 		Counters: s.counters, Lanes: s.lanes, Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
 	})
 	if err != nil {
@@ -191,7 +198,7 @@ func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
 		Replies:      e.pops.Replies,
-		QueueChanged: e.announcer.QueueChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
+		QueueChanged: e.announcer.QueueChanged, FlagsChanged: e.announcer.FlagsChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
 	}
 }
 

@@ -36,6 +36,7 @@ type Config struct {
 	Acks      Acks
 	Budget    Budget
 	Flow      Flow
+	KV        KV
 	Metrics   collector.Config
 	Mesh      hints.Config
 	Security  Security
@@ -92,6 +93,9 @@ type Flow struct {
 type Security struct {
 	JWT     bool `envconfig:"JWT_ENABLED" default:"false"`
 	Tenancy bool `envconfig:"QUEEN_TENANCY_HEADER" default:"false"`
+	// TrustedProxy says that nobody but a proxy reaches the broker, which sets the
+	// tenant. Tenancy needs it: a client could otherwise choose whose keys it reads.
+	TrustedProxy bool `envconfig:"QUEEN_KV_TRUSTED_PROXY" default:"false"`
 	// EncryptionKey only leads to a warning: queues that ask for encryption are
 	// stored as plain text.
 	EncryptionKey env.Secret `envconfig:"QUEEN_ENCRYPTION_KEY"`
@@ -108,6 +112,11 @@ func (s Security) Validate() error {
 	if s.Tenancy {
 		problems = append(problems, &env.ValueError{
 			Name: "QUEEN_TENANCY_HEADER", Value: "true", Allowed: "only false (this version has one tenant)",
+		})
+	}
+	if s.Tenancy && !s.TrustedProxy {
+		problems = append(problems, &env.ValueError{
+			Name: "QUEEN_KV_TRUSTED_PROXY", Value: "false", Allowed: "with QUEEN_TENANCY_HEADER only true (a proxy must set the tenant)",
 		})
 	}
 	if key := s.EncryptionKey.Reveal(); key != "" && !isKey(key) {
@@ -145,6 +154,7 @@ func Load() (*Config, error) {
 	}
 	c.Postgres.ApplicationName = "queen-broker"
 	c.Metrics.Flush = max(c.Metrics.Flush, collector.FlushFloor)
+	c.KV.clamp()
 	return c, nil
 }
 
@@ -229,6 +239,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "acks", &c.Acks)
 	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)
+	env.Show(ctx, log, "kv", &c.KV, slog.Int("connections", c.KVPoolSize()))
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)
@@ -241,6 +252,9 @@ func (c *Config) warn(ctx context.Context, log *slog.Logger) {
 	c.Mesh.WarnOpen(ctx, log)
 	if c.Security.EncryptionKey != "" {
 		log.WarnContext(ctx, "this version does not encrypt payloads", slog.String(logging.KeyVariable, "QUEEN_ENCRYPTION_KEY"))
+	}
+	if c.KV.MaxReadBytes < kvReadBytes {
+		log.WarnContext(ctx, "the bytes that a call may read are fixed in the database, at 4194304", slog.String(logging.KeyVariable, "QUEEN_KV_MAX_READ_BYTES"))
 	}
 	if os.Getenv("FILE_BUFFER_DIR") != "" {
 		log.WarnContext(ctx, "this version has no disk spool", slog.String(logging.KeyVariable, "FILE_BUFFER_DIR"))

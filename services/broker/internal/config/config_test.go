@@ -56,6 +56,11 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			MaxInterval: time.Second, SubscriptionMode: "all", PendingGate: true,
 			MaxParked: 20000, SegmentCacheMB: 32,
 		},
+		KV: config.KV{
+			MaxValueBytes: 65536, MaxKeyBytes: 512, MaxOpsPerCall: 256, MaxKeysPerCall: 1024, MaxReadBytes: 4194304, PrefixLimit: 1000,
+			ReadRate: 200, ReadBurst: 400, WriteRate: 100, WriteBurst: 200, CellRate: 2000, MaxTenants: 10000,
+			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
+		},
 		Metrics: collector.Config{Flush: time.Minute},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
@@ -65,6 +70,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
 	require.Equal(t, 8, got.HotlistShards())
+	require.Equal(t, 4, got.KVPoolSize())
 }
 
 func TestMetricsAreWrittenOnceASecondAtMost(t *testing.T) {
@@ -135,7 +141,7 @@ func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	require.ErrorContains(t, err, "configuration: 16 problems\n")
+	require.ErrorContains(t, err, "configuration: 17 problems\n")
 }
 
 func TestBindAddressTakesHostsOnly(t *testing.T) {

@@ -32,7 +32,9 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/push"
+	"github.com/queenmq/queen/services/broker/internal/quota"
 	"github.com/queenmq/queen/services/broker/internal/registry"
+	"github.com/queenmq/queen/services/broker/internal/timers"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -58,6 +60,7 @@ type engine struct {
 	pop   *pop.Service
 	ack   *ack.Service
 	tx    *transact.Service
+	quota *quota.Keeper
 	// collector writes what the engine has counted, when it is told to.
 	collector *collector.Collector
 
@@ -128,8 +131,11 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 		Counters: counters, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
+	e.quota, err = quota.New(quota.Config{}, quota.Deps{Store: e.store, Meter: noop.Meter{}, Logger: logger})
+	require.NoError(t, err)
 	e.tx, err = transact.New(transact.Config{}, transact.Deps{
 		Store: e.store, Packer: packer, Letters: letters, Admission: gate, Announcer: announcer, Registry: e.registry, IDs: ids,
+		Quota: e.quota, Timers: timers.NewEdge(timers.Config{}, e.quota, ids),
 		Counters: counters, Lanes: memo, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)

@@ -37,6 +37,9 @@ func New(cfg Config, deps Deps) (*API, error) {
 	if deps.QueueChanged == nil {
 		deps.QueueChanged = func(uuid.UUID, string, bool) {}
 	}
+	if deps.FlagsChanged == nil {
+		deps.FlagsChanged = func() {}
+	}
 	a := &API{
 		cfg: cfg, deps: deps, echo: echo.New(), bodies: newBodies(cfg), began: time.Now(),
 		outage: rate.Sometimes{First: 1, Interval: outageLogInterval},
@@ -76,6 +79,8 @@ func (a *API) addRoutes() {
 	e.RouteNotFound("/api/v1/resources/queues/:queue/*", func(echo.Context) error { return errNoRoute })
 	a.read("/api/v1/dlq", a.dlq)
 
+	a.addKVRoutes()
+
 	e.POST("/internal/api/notify", a.notify)
 	a.read("/internal/api/shared-state/stats", a.meshStats)
 	a.read("/internal/api/inter-instance/stats", a.meshStats)
@@ -85,6 +90,19 @@ func (a *API) addRoutes() {
 	a.read("/status", a.status)
 	a.read("/metrics", a.counters)
 	a.read("/metrics/prometheus", a.prometheus)
+}
+
+func (a *API) addKVRoutes() {
+	e := a.echo
+	e.POST("/api/v1/kv", a.kvBatch)
+	// No literal segment may ever stand where a key can: it would hide that key.
+	a.read("/api/v1/kv/:ns/*", a.kvGet)
+	e.PUT("/api/v1/kv/:ns/*", a.kvPut)
+	e.DELETE("/api/v1/kv/:ns/*", a.kvDelete)
+	a.read("/api/v1/resources/kv/namespaces", a.kvNamespaces)
+	e.POST("/api/v1/resources/kv/list", a.kvList)
+	a.read("/api/v1/system/kv-timers", a.getSwitches)
+	e.POST("/api/v1/system/kv-timers", a.setSwitches)
 }
 
 // read adds a route that changes nothing, so that HEAD is harmless.

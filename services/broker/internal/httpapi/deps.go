@@ -15,7 +15,9 @@ import (
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/kv"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/quota"
 	"github.com/queenmq/queen/services/broker/internal/replies"
 )
 
@@ -48,6 +50,21 @@ type Transactor interface {
 	Run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error)
 }
 
+// Keys carries out operations on keys. Its errors are *wire.Refusal.
+type Keys interface {
+	Apply(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (kv.Answer, error)
+	List(ctx context.Context, tenant uuid.UUID, p store.KVPage) (store.RawJSON, error)
+	Namespaces(ctx context.Context, tenant uuid.UUID) (store.RawJSON, error)
+}
+
+// Switches are the operator's switches for keys and timers, and the view of quotas.
+type Switches interface {
+	Switches() store.KVSwitches
+	RefreshSwitches(ctx context.Context) store.KVSwitches
+	SetSwitches(ctx context.Context, c store.KVSwitchChange) (mirrored bool)
+	Summary() quota.Summary
+}
+
 // Store is the part of the store behind the management routes.
 type Store interface {
 	Configure(ctx context.Context, tenant uuid.UUID, queue string, options json.RawMessage, merge bool) (store.RawJSON, error)
@@ -69,10 +86,14 @@ type Deps struct {
 	Pop         Popper
 	Ack         Acker
 	Transaction Transactor
+	Keys        Keys
+	Switches    Switches
 	Store       Store
 	Database    Database
 	// QueueChanged hears of every queue that was configured or deleted. It may be nil.
 	QueueChanged func(tenant uuid.UUID, queue string, deleted bool)
+	// FlagsChanged hears of every change of a switch. It may be nil.
+	FlagsChanged func()
 	// Notify hears of messages that somebody else has written; the partition is
 	// empty when it is not known.
 	Notify func(tenant uuid.UUID, queue, partition string)

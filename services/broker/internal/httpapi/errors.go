@@ -50,7 +50,7 @@ func failureOf(ctx context.Context, err error) failure {
 	var refusal *wire.Refusal
 	var call *callError
 	switch {
-	case errors.As(err, &refusal):
+	case errors.As(err, &refusal) && (ctx.Err() == nil || refusal.Status < http.StatusInternalServerError):
 		return failure{status: refusal.Status, refusal: refusal}
 	case errors.As(err, &wireErr):
 		return failure{status: wireErr.Status, text: wireErr.Text}

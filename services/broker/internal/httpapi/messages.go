@@ -173,18 +173,26 @@ func (a *API) transaction(c echo.Context) error {
 	})
 }
 
-// refuseTransaction answers a request that cannot be served. Any other error is
-// answered as on every route.
+// refuseTransaction answers a request that cannot be served, or whose riders may not
+// be carried out now. Any other error is answered as on every route.
 func refuseTransaction(c echo.Context, err error) error {
-	var we *wire.Error
-	if !errors.As(err, &we) {
+	var malformed *wire.Error
+	var refusal *wire.Refusal
+	var status int
+	var resp wire.TxResponse
+	switch {
+	case errors.As(err, &malformed):
+		status, resp.Reason, resp.Error = malformed.Status, wire.ReasonBadRequest, malformed.Text
+	case errors.As(err, &refusal):
+		status, resp.Reason, resp.Error, resp.Detail = refusal.Status, refusal.Code, refusal.Code, refusal.Detail
+		setRetryAfter(c, refusal)
+	default:
 		return err
 	}
-	id, idErr := uuid.NewV7()
-	if idErr != nil {
-		return idErr
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
 	}
-	return respond(c, we.Status, wire.AppendTxResponse(nil, wire.TxResponse{
-		TransactionID: id.String(), Reason: wire.ReasonBadRequest, Error: we.Text,
-	}))
+	resp.TransactionID = id.String()
+	return respond(c, status, wire.AppendTxResponse(nil, resp))
 }

@@ -179,6 +179,26 @@ func TestATransactionThatCannotBeServedHasItsOwnEnvelope(t *testing.T) {
 	res, body := b.call("POST", "/api/v1/transaction", `{"operations":[],"kv":[{"op":"get"}]}`)
 	require.Equal(t, http.StatusBadRequest, res.StatusCode)
 	require.Contains(t, body, `"success":false,"reason":"bad_request","error":"not here","results":[]`)
+	require.Empty(t, res.Header.Get("Retry-After"))
+}
+
+// The code stands where clients of transactions look for it, and where clients of keys
+// and timers do.
+func TestRidersThatAreHeldBackHaveTheEnvelopeOfATransaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	refusal := &wire.Refusal{Status: http.StatusForbidden, Code: "kv_disabled", Detail: "off"}
+	b.run = func(wire.TxRequest) (wire.TxResponse, error) { return wire.TxResponse{}, refusal }
+	res, body := b.call("POST", "/api/v1/transaction", `{"kv":[{"op":"get"}]}`)
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	require.Empty(t, res.Header.Get("Retry-After"))
+	require.Regexp(t, `^\{"transactionId":"[0-9a-f-]{36}","success":false,"reason":"kv_disabled","error":"kv_disabled","detail":"off","results":\[\]\}$`, body)
+
+	refusal = &wire.Refusal{Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited, RetryAfter: 1100 * time.Millisecond}
+	res, body = b.call("POST", "/api/v1/transaction", `{"kv":[{"op":"get"}]}`)
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	require.Equal(t, "2", res.Header.Get("Retry-After"))
+	require.Contains(t, body, `"success":false,"reason":"rate_limited","error":"rate_limited","results":[]`)
 }
 
 func TestClientThatLeavesCancelsItsPop(t *testing.T) {

@@ -100,14 +100,18 @@ func (a *API) fail(c echo.Context, err error) {
 
 // refuse answers a refusal.
 func refuse(c echo.Context, r *wire.Refusal) {
-	header := c.Response().Header()
-	if seconds := r.RetrySeconds(); seconds > 0 {
-		header.Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
-	}
+	setRetryAfter(c, r)
 	if r.Hint != "" {
-		header.Set(headerTimersHint, r.Hint)
+		c.Response().Header().Set(headerTimersHint, r.Hint)
 	}
 	_ = respond(c, r.Status, wire.AppendRefusal(nil, r))
+}
+
+// setRetryAfter tells when a refused request may be sent again, if ever.
+func setRetryAfter(c echo.Context, r *wire.Refusal) {
+	if seconds := r.RetrySeconds(); seconds > 0 {
+		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
+	}
 }
 
 // headerTimersHint names the route by which a refused batch can do a part of its work.
@@ -133,6 +137,12 @@ func (a *API) logFailure(ctx context.Context, method, route string, f failure, e
 	line := func() {
 		a.deps.Log.ErrorContext(ctx, "request failed", slog.String(logging.KeyMethod, method),
 			slog.String(logging.KeyRoute, route), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
+	}
+	if f.refusal != nil && f.status == http.StatusServiceUnavailable {
+		if f.refusal.Cause != nil { // else somebody has switched it off
+			a.outage.Do(line)
+		}
+		return
 	}
 	if errors.Is(err, pgdb.ErrPool) || errors.Is(err, pop.ErrPool) || errors.Is(err, pop.ErrFailed) {
 		a.outage.Do(line)

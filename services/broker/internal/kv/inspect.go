@@ -83,12 +83,19 @@ func Inspect(ops json.RawMessage, l Limits, inTransaction bool) (Demand, error) 
 	if inTransaction {
 		l = l.inTransaction()
 	}
+	d, _, err := inspect(ops, l)
+	return d, err
+}
+
+// inspect is Inspect that tells the kinds of the operations, too.
+func inspect(ops json.RawMessage, l Limits) (Demand, kinds, error) {
 	in, _ := inspectors.Get().(*inspector)
 	if in == nil {
 		in = &inspector{dec: new(jsontext.Decoder)}
 	}
 	defer inspectors.Put(in)
-	return in.inspect(ops, l)
+	d, err := in.inspect(ops, l)
+	return d, in.kinds, err
 }
 
 var inspectors sync.Pool // of *inspector
@@ -99,12 +106,13 @@ type inspector struct {
 	buf    bytes.Buffer
 	limits Limits
 	demand Demand
+	kinds  kinds
 }
 
 func (in *inspector) inspect(ops []byte, l Limits) (Demand, error) {
 	in.buf = *bytes.NewBuffer(ops)
 	in.dec.Reset(&in.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	in.limits, in.demand = l, Demand{}
+	in.limits, in.demand, in.kinds = l, Demand{}, kinds{}
 	defer func() { in.buf = bytes.Buffer{} }() // the bytes are the caller's
 	if kind := in.dec.PeekKind(); kind != '[' {
 		return Demand{}, badBody("operations must be an array")
@@ -128,7 +136,7 @@ func (in *inspector) inspect(ops []byte, l Limits) (Demand, error) {
 
 // operation is what matters of one operation.
 type operation struct {
-	what  string
+	what  int
 	seen  uint
 	keys  int // of getMany
 	limit int // of getPrefix
@@ -137,7 +145,7 @@ type operation struct {
 }
 
 func (in *inspector) operation() error {
-	op := operation{limit: pageDefault}
+	op := operation{what: unknown, limit: pageDefault}
 	if in.dec.PeekKind() != '{' {
 		if err := in.skip(); err != nil {
 			return err
@@ -211,7 +219,7 @@ func (in *inspector) member(op *operation, name []byte) error {
 	}
 	switch m {
 	case memberOp:
-		op.what = knownOp(unquoted(value))
+		op.what = kindOf(unquoted(value))
 	case memberKey, memberPrefix:
 		return in.key(value)
 	case memberLimit:
@@ -229,25 +237,25 @@ func (in *inspector) member(op *operation, name []byte) error {
 	return nil
 }
 
-// knownOp is a name without a copy, "" for no operation.
-func knownOp(name []byte) string {
+// kindOf is the kind of an operation by its name.
+func kindOf(name []byte) int {
 	switch string(name) {
 	case "get":
-		return "get"
+		return get
 	case "getMany":
-		return "getMany"
+		return getMany
 	case "getPrefix":
-		return "getPrefix"
+		return getPrefix
 	case "put":
-		return "put"
+		return put
 	case "putIfAbsent":
-		return "putIfAbsent"
+		return putIfAbsent
 	case "delete":
-		return "delete"
+		return remove
 	case "incr":
-		return "incr"
+		return incr
 	}
-	return ""
+	return unknown
 }
 
 // keys reads the keys of a getMany.
@@ -293,28 +301,29 @@ func (in *inspector) key(value []byte) error {
 
 // count adds an operation to the demand.
 func (in *inspector) count(op *operation) {
+	in.kinds[op.what]++
 	d := &in.demand
 	switch op.what {
-	case "put", "putIfAbsent", "incr":
+	case put, putIfAbsent, remove, incr:
 		d.Writes++
-		d.Keys++
-		d.Rows++
-		if op.what == "incr" {
-			op.value = op.delta
-		}
-		d.Bytes += int64(op.value)
-	case "delete":
-		d.Writes++
-		d.Keys++
-	case "getMany":
-		d.Reads++
-		d.Keys += op.keys
-	case "getPrefix":
-		d.Reads++
-		d.Keys += op.limit
 	default:
 		d.Reads++
+	}
+	switch op.what {
+	case getMany:
+		d.Keys += op.keys
+	case getPrefix:
+		d.Keys += op.limit
+	default:
 		d.Keys++
+	}
+	switch op.what {
+	case put, putIfAbsent:
+		d.Rows++
+		d.Bytes += int64(op.value)
+	case incr:
+		d.Rows++
+		d.Bytes += int64(op.delta)
 	}
 }
 

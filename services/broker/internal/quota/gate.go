@@ -46,7 +46,7 @@ func (k *Keeper) KV(id uuid.UUID, d KVDemand) (*Charge, error) {
 	refused := func(reason int) { k.metrics.refusedKV(reason, d.Reads > 0, d.Writes > 0) }
 	if !k.Switches().KV {
 		refused(disabled)
-		return nil, kvDisabled(d.Rider)
+		return nil, switchedOff(CodeKVDisabled, "operations on keys are switched off by an operator", d.Rider)
 	}
 	return k.pass(id, request{
 		noun: "keys", absent: CodeKVUnavailable, quota: CodeKVQuota, refused: refused,
@@ -54,13 +54,10 @@ func (k *Keeper) KV(id uuid.UUID, d KVDemand) (*Charge, error) {
 	})
 }
 
-// kvDisabled refuses for good inside a transaction, whose sender would otherwise
-// repeat all the rest of it too.
-func kvDisabled(rider bool) *wire.Refusal {
-	r := &wire.Refusal{
-		Status: http.StatusServiceUnavailable, Code: CodeKVDisabled, RetryAfter: pauseRetry,
-		Detail: "operations on keys are switched off by an operator",
-	}
+// switchedOff refuses for a while, but for good inside a transaction: its sender would
+// otherwise repeat all the rest of it too, and take this broker for a broken one.
+func switchedOff(code, detail string, rider bool) *wire.Refusal {
+	r := &wire.Refusal{Status: http.StatusServiceUnavailable, Code: code, RetryAfter: pauseRetry, Detail: detail}
 	if rider {
 		r.Status, r.RetryAfter = http.StatusForbidden, 0
 	}
@@ -73,7 +70,7 @@ func (k *Keeper) Timers(id uuid.UUID, d TimersDemand) (*Charge, error) {
 	if d.Schedules == 0 {
 		return nil, nil //nolint:nilnil // nothing is charged, and there is nothing to refuse
 	}
-	c, err := k.schedule(id, d.Schedules)
+	c, err := k.schedule(id, d)
 	if err != nil && d.Others && !d.Rider {
 		err.Hint = timersHint
 	}
@@ -83,17 +80,15 @@ func (k *Keeper) Timers(id uuid.UUID, d TimersDemand) (*Charge, error) {
 	return c, nil
 }
 
-func (k *Keeper) schedule(id uuid.UUID, schedules int) (*Charge, *wire.Refusal) {
+func (k *Keeper) schedule(id uuid.UUID, d TimersDemand) (*Charge, *wire.Refusal) {
 	if !k.Switches().TimersSchedule {
 		k.metrics.refusedTimers(disabled)
-		return nil, &wire.Refusal{
-			Status: http.StatusServiceUnavailable, Code: CodeTimersDisabled, RetryAfter: pauseRetry,
-			Detail: "scheduling timers is switched off by an operator; timers that are pending are delivered and can be cancelled",
-		}
+		return nil, switchedOff(CodeTimersDisabled,
+			"scheduling timers is switched off by an operator; timers that are pending are delivered and can be cancelled", d.Rider)
 	}
 	return k.admit(id, request{
 		noun: "timers", absent: CodeTimersAbsent, quota: CodeTimersQuota, refused: k.metrics.refusedTimers,
-		writes: schedules, more: [resources]int64{timers: int64(schedules)},
+		writes: d.Schedules, more: [resources]int64{timers: int64(d.Schedules)},
 	})
 }
 

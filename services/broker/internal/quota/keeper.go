@@ -50,6 +50,13 @@ func New(cfg Config, deps Deps) (*Keeper, error) {
 	return k, err
 }
 
+// Start reads all of it once, so that the first request finds it known. What cannot be
+// read is tried again by Run.
+func (k *Keeper) Start(ctx context.Context) error {
+	_, _ = k.readSwitches(ctx), k.readQuotas(ctx)
+	return nil
+}
+
 // Run reads the switches every second, and the quotas as often as they are needed,
 // until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {

@@ -103,14 +103,14 @@ func run(t *testing.T, cfg quota.Config, quotas ...store.KVQuota) (*quota.Keeper
 
 func limit(n int64) *int64 { return &n }
 
-// refused requires a refusal with that status and code.
-func refused(t *testing.T, err error, status int, code string) *wire.Refusal {
+// refused requires a refusal with that status and code, and returns when to come again.
+func refused(t *testing.T, err error, status int, code string) time.Duration {
 	t.Helper()
 	var r *wire.Refusal
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, status, r.Status, r)
 	require.Equal(t, code, r.Code, r)
-	return r
+	return r.RetryAfter
 }
 
 func one(t *testing.T, k *quota.Keeper, d quota.KVDemand) {
@@ -125,10 +125,10 @@ func TestRatesAreKeptPerTenantAndKind(t *testing.T) {
 		k, _ := run(t, quota.Config{ReadRate: 2, ReadBurst: 4, WriteRate: 1, WriteBurst: 2})
 		one(t, k, quota.KVDemand{Reads: 4})
 		_, err := k.KV(acme, quota.KVDemand{Reads: 1})
-		require.Equal(t, 500*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter)
+		require.Equal(t, 500*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited"))
 		one(t, k, quota.KVDemand{Writes: 2})
 		_, err = k.Timers(acme, quota.TimersDemand{Schedules: 2})
-		require.Equal(t, 2*time.Second, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter)
+		require.Equal(t, 2*time.Second, refused(t, err, http.StatusTooManyRequests, "rate_limited"))
 		_, err = k.KV(uuid.UUID{15: 8}, quota.KVDemand{Reads: 4, Writes: 2})
 		require.NoError(t, err, "another tenant has buckets of its own")
 
@@ -145,7 +145,7 @@ func TestCallLargerThanTheBurstPassesAndLeavesADebt(t *testing.T) {
 		k, _ := run(t, quota.Config{WriteRate: 10, WriteBurst: 20})
 		one(t, k, quota.KVDemand{Writes: 50})
 		_, err := k.KV(acme, quota.KVDemand{Writes: 1})
-		require.Equal(t, 3100*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter)
+		require.Equal(t, 3100*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited"))
 		time.Sleep(5 * time.Second) // three to pay the debt, two to fill the bucket
 		one(t, k, quota.KVDemand{Writes: 50})
 	})
@@ -179,7 +179,7 @@ func TestCellBoundsAllTenantsTogether(t *testing.T) {
 		k, _ := run(t, quota.Config{CellRate: 10})
 		one(t, k, quota.KVDemand{Reads: 5, Writes: 5})
 		_, err := k.KV(uuid.UUID{15: 8}, quota.KVDemand{Reads: 1})
-		require.Equal(t, 100*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter)
+		require.Equal(t, 100*time.Millisecond, refused(t, err, http.StatusTooManyRequests, "rate_limited"))
 	})
 }
 
@@ -190,9 +190,9 @@ func TestQuotaSetsTheRatesOfATenant(t *testing.T) {
 			store.KVQuota{Tenant: acme, Granted: true, Enabled: true, MaxReadsPerSec: limit(1), MaxWritesPerSec: limit(0)})
 		one(t, k, quota.KVDemand{Reads: 4}) // the burst keeps its proportion
 		_, err := k.KV(acme, quota.KVDemand{Reads: 1})
-		require.Equal(t, time.Second, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter)
+		require.Equal(t, time.Second, refused(t, err, http.StatusTooManyRequests, "rate_limited"))
 		_, err = k.KV(acme, quota.KVDemand{Writes: 1})
-		require.Equal(t, quota.RefreshDefault, refused(t, err, http.StatusTooManyRequests, "rate_limited").RetryAfter,
+		require.Equal(t, quota.RefreshDefault, refused(t, err, http.StatusTooManyRequests, "rate_limited"),
 			"a rate of 0 admits nothing until the quota is another one")
 
 		f.set(func(f *fakeStore) { f.quotas = nil })

@@ -2,6 +2,7 @@ package transact
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,10 +12,13 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 )
 
-// complete files the dead letters of a committed bundle and announces its messages
-// and the leases that it ended.
-func (b *bundle) complete(ctx context.Context, acks []store.AckOutcome) {
-	deadline := time.Now().Add(letterPatience)
+// complete announces the timers of a committed bundle, files its dead letters, and
+// announces its messages and the leases that it ended.
+func (b *bundle) complete(ctx context.Context, out *store.TransactionResult) {
+	if next := out.Timers.Next; !next.IsZero() {
+		b.Announcer.TimerDue(next, b.riders.soonest())
+	}
+	acks, deadline := out.Acks, time.Now().Add(letterPatience)
 	for n := range acks {
 		released := acks[n].Released
 		if acks[n].DLQ {
@@ -61,13 +65,17 @@ func (b *bundle) file(ctx context.Context, deadline time.Time, n int, out *store
 	return false
 }
 
-func (b *bundle) committed(acks []store.AckOutcome) wire.TxResponse {
+func (b *bundle) committed(out *store.TransactionResult) (wire.TxResponse, error) {
 	for n, ops := range b.acks {
 		for _, i := range ops {
-			b.results[i].DLQ = acks[n].DLQ
+			b.results[i].DLQ = out.Acks[n].DLQ
 		}
 	}
-	return wire.TxResponse{TransactionID: b.id, Success: true, Results: b.results}
+	riders, err := b.riders.results(len(b.results), out)
+	if err != nil {
+		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return wire.TxResponse{TransactionID: b.id, Success: true, Results: b.results, Riders: riders}, nil
 }
 
 func (b *bundle) refused(reason, text string) wire.TxResponse {

@@ -22,13 +22,15 @@ const (
 	outcomeOverloaded = "overloaded"
 	outcomeUnknown    = "unknown"
 	outcomeFailed     = "failed"
+	outcomeHeldBack   = "held_back" // by switches, quotas or rates of keys and timers
 )
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
 	m := &metrics{labels: make(map[string][]metric.AddOption)}
 	for _, o := range []string{
-		outcomeCommitted, outcomeOverloaded, outcomeUnknown, outcomeFailed,
+		outcomeCommitted, outcomeOverloaded, outcomeUnknown, outcomeFailed, outcomeHeldBack,
 		wire.ReasonBadRequest, wire.ReasonDuplicate, wire.ReasonAckRejected, wire.ReasonMisaligned, wire.ReasonDBError,
+		wire.ReasonKVPrecondition, wire.ReasonTimerHorizon, wire.ReasonTooLarge,
 	} {
 		set := attribute.NewSet(attribute.String("outcome", o))
 		m.labels[o] = []metric.AddOption{metric.WithAttributeSet(set)}
@@ -42,9 +44,12 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 func (m *metrics) answered(ctx context.Context, resp wire.TxResponse, err error) {
 	outcome := resp.Reason
 	var malformed *wire.Error
+	var heldBack *wire.Refusal
 	switch {
 	case errors.As(err, &malformed):
 		outcome = wire.ReasonBadRequest
+	case errors.As(err, &heldBack):
+		outcome = outcomeHeldBack
 	case errors.Is(err, ErrOverloaded):
 		outcome = outcomeOverloaded
 	case errors.Is(err, ErrUnknown):

@@ -24,7 +24,8 @@ type bundle struct {
 	results []wire.TxResult
 	acks    [][]int // by position in tx.Acks: its operations
 	taken   []registry.Taken
-	refusal string // why it cannot be submitted at all
+	riders  *riders // nil without any
+	refusal string  // why it cannot be submitted at all
 	// submitted: the database may have seen it.
 	submitted bool
 }
@@ -49,15 +50,16 @@ type lane struct {
 }
 
 // plan turns operations into segments and ack groups, in order of appearance.
-func (s *Service) plan(tenant uuid.UUID, sub string, req wire.TxRequest) (*bundle, error) {
+func (s *Service) plan(tenant uuid.UUID, sub string, req wire.TxRequest, r *riders) (*bundle, error) {
 	ids := make([]uuid.UUID, len(req.Ops)+1)
 	if err := s.IDs.Fill(ids); err != nil {
 		return nil, err
 	}
 	b := &bundle{
 		Service: s, id: ids[len(req.Ops)].String(), req: req,
-		tx: store.Transaction{Tenant: tenant}, results: make([]wire.TxResult, len(req.Ops)),
+		tx: store.Transaction{Tenant: tenant}, results: make([]wire.TxResult, len(req.Ops)), riders: r,
 	}
+	r.join(&b.tx, sub)
 	if err := b.planPushes(sub, ids); err != nil {
 		return nil, err
 	}

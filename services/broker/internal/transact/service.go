@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +19,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/kv"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/registry"
@@ -30,17 +30,13 @@ import (
 var (
 	// ErrOverloaded refuses a request that changed nothing.
 	ErrOverloaded = admission.ErrOverloaded
-	// ErrUnknown says that the answer of the database was lost: the bundle is
+	// ErrUnknown says that the answer of the database was lost or cannot be read: the bundle is
 	// either committed or not, as a whole.
 	ErrUnknown = errors.New("outcome of the transaction is unknown")
 	// ErrFailed says that the bundle was rolled back, for a reason that lies not
 	// in the request.
 	ErrFailed = errors.New("transaction failed")
 )
-
-// textRiders answers what a later release will understand. Leaving a rider out
-// and committing the rest would break the promise of atomicity.
-const textRiders = "kv and timers operations are not supported by this broker"
 
 // Bounds of the work on one bundle.
 const (
@@ -56,16 +52,19 @@ type Store interface {
 	Transaction(ctx context.Context, t store.Transaction) (store.TransactionResult, error)
 }
 
-// Announcer hears of committed messages and of leases that have ended.
+// Announcer hears of committed messages and timers, and of leases that have ended.
 type Announcer interface {
 	Wake(tenant uuid.UUID, queue, partition string)
 	Released(tenant, partition uuid.UUID, group, queue, name string, full bool)
+	TimerDue(at time.Time, in time.Duration)
 }
 
 // Config holds the settings of a Service. Zero values take the defaults.
 type Config struct {
 	// Deadline is how long a request may start another attempt (default 10 s).
 	Deadline time.Duration
+	// KV bounds the operations on keys (default: as kv.DefaultLimits).
+	KV kv.Limits
 }
 
 // Deps are what a Service works with.
@@ -80,6 +79,8 @@ type Deps struct {
 	IDs       *mint.Source
 	Counters  *collector.Counters // nil counts nothing
 	Lanes     *lanes.Memo         // names the queues for them
+	Quota     Quota
+	Timers    Timers
 	Meter     metric.Meter
 	Logger    *slog.Logger
 }
@@ -88,6 +89,7 @@ type Deps struct {
 type Service struct {
 	Deps
 	deadline time.Duration
+	limits   kv.Limits
 	metrics  *metrics
 }
 
@@ -97,13 +99,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create transaction metrics: %w", err)
 	}
-	return &Service{Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), metrics: m}, nil
+	return &Service{Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), limits: cmp.Or(cfg.KV, kv.DefaultLimits()), metrics: m}, nil
 }
 
 // Run carries out one bundle, all of it or nothing. A bundle that the database
 // refused is an answer and no error. An error is ErrOverloaded, ErrUnknown,
-// ErrFailed, the context's, or a *wire.Error. A client that leaves after
-// admission does not stop its bundle half way.
+// ErrFailed, the context's, a *wire.Error, or for riders that may not be carried out
+// now a *wire.Refusal. A client that leaves after admission does not stop its bundle
+// half way.
 func (s *Service) Run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
 	resp, err := s.run(ctx, tenant, producerSub, req)
 	s.metrics.answered(ctx, resp, err)
@@ -114,10 +117,18 @@ func (s *Service) Run(ctx context.Context, tenant uuid.UUID, producerSub string,
 }
 
 func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest) (wire.TxResponse, error) {
-	if req.HasRiders() {
-		return wire.TxResponse{}, &wire.Error{Status: http.StatusBadRequest, Text: textRiders}
+	r, err := s.board(tenant, &req)
+	if err != nil {
+		return s.decline(err)
 	}
-	b, err := s.plan(tenant, producerSub, req)
+	resp, err := s.carry(ctx, tenant, producerSub, req, r)
+	r.settle(resp, err)
+	return resp, err
+}
+
+// carry takes a bundle to the database.
+func (s *Service) carry(ctx context.Context, tenant uuid.UUID, producerSub string, req wire.TxRequest, r *riders) (wire.TxResponse, error) {
+	b, err := s.plan(tenant, producerSub, req, r)
 	if err != nil {
 		return wire.TxResponse{}, err
 	}
@@ -138,29 +149,45 @@ func (s *Service) run(ctx context.Context, tenant uuid.UUID, producerSub string,
 // from a commit.
 func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	out, err := b.submit(ctx)
-	var refused *store.TxRefused
-	if errors.As(err, &refused) && refused.Reason == store.TxReasonAckRejected && b.byHash() {
+	if err != nil && ackRejected(err) && b.byHash() {
 		out, err = b.submit(ctx)
 	}
-	switch text, answered := errtext.Database(err); {
-	case err == nil:
-		b.Admission.Commit()
-	case errors.As(err, &refused):
-		b.putBack()
-		return b.refused(refused.Reason, refused.Text), nil
-	case retry.Definite(err):
-		b.putBack()
-		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrFailed, err)
-	case answered && !store.Ambiguous(err):
-		b.putBack()
-		return b.refused(wire.ReasonDBError, text), nil
-	default: // no answer, or none that can be read
-		return wire.TxResponse{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+	if err != nil {
+		return b.failed(err)
 	}
+	b.Admission.Commit()
 	b.remember(out.Pushes)
 	b.count()
-	b.complete(ctx, out.Acks)
-	return b.committed(out.Acks), nil
+	b.complete(ctx, &out)
+	return b.committed(&out)
+}
+
+func ackRejected(err error) bool {
+	var refused *store.TxRefused
+	return errors.As(err, &refused) && refused.Reason == store.TxReasonAckRejected
+}
+
+// failed answers for a bundle that has not committed, or of which nobody knows.
+func (b *bundle) failed(err error) (wire.TxResponse, error) {
+	var refused *store.TxRefused
+	var lost *store.KVPrecondition
+	text, answered := errtext.Database(err)
+	var resp wire.TxResponse
+	switch {
+	case errors.As(err, &lost):
+		resp = b.lost(lost)
+	case errors.As(err, &refused):
+		resp = b.refused(refused.Reason, refused.Text)
+	case retry.Definite(err):
+		b.putBack()
+		return resp, fmt.Errorf("%w: %w", ErrFailed, err)
+	case answered && !store.Ambiguous(err):
+		resp = b.refused(wire.ReasonDBError, text)
+	default: // no answer, or none that can be read
+		return resp, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	b.putBack()
+	return resp, nil
 }
 
 func (b *bundle) submit(ctx context.Context) (out store.TransactionResult, err error) {
@@ -169,6 +196,9 @@ func (b *bundle) submit(ctx context.Context) (out store.TransactionResult, err e
 			b.mark(ctx)
 		}
 		b.submitted = true
+		if b.riders != nil {
+			b.riders.began = time.Now()
+		}
 		var err error
 		out, err = b.Store.Transaction(ctx, b.tx)
 		return err

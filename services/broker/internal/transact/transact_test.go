@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +40,8 @@ type fakeStore struct {
 	calls  []store.Transaction
 	errs   []error
 	acks   []store.AckOutcome // nil: all carried out
+	kv     string             // results
+	timers store.TimersApplied
 	onCall func()
 
 	segment store.Segment
@@ -69,7 +70,9 @@ func (f *fakeStore) Transaction(ctx context.Context, tx store.Transaction) (stor
 			acks[i].OK = true
 		}
 	}
-	return store.TransactionResult{Pushes: make([]store.PushVerdict, len(tx.Pushes)), Acks: acks}, nil
+	return store.TransactionResult{
+		Pushes: make([]store.PushVerdict, len(tx.Pushes)), Acks: acks, KV: store.RawJSON(f.kv), Timers: f.timers,
+	}, nil
 }
 
 func (f *fakeStore) SegmentAt(context.Context, uuid.UUID, int64) (store.Segment, bool, error) {
@@ -86,6 +89,12 @@ func (f *fakeStore) DLQHead(_ context.Context, d store.DeadLetter) (store.DLQOut
 	return store.DLQOutcome{OK: true}, nil
 }
 
+// due is what sweepers are told of a timer.
+type due struct {
+	at time.Time
+	in time.Duration
+}
+
 type bundle struct {
 	svc    *transact.Service
 	store  *fakeStore
@@ -94,6 +103,7 @@ type bundle struct {
 	reader *segment.Reader
 	woken  []lanes.Lane
 	full   []bool // by released lease
+	due    []due
 
 	registry *registry.Registry
 }
@@ -108,6 +118,8 @@ func (b *bundle) Released(t, partition uuid.UUID, _, _, _ string, full bool) {
 		b.Wake(t, lane.Queue, lane.Partition)
 	}
 }
+
+func (b *bundle) TimerDue(at time.Time, in time.Duration) { b.due = append(b.due, due{at, in}) }
 
 func setup(t testing.TB) *bundle {
 	t.Helper()
@@ -273,17 +285,6 @@ func TestOnlyFirstSubmissionsOfMintedIDsSkipTheProbe(t *testing.T) {
 		marks = append(marks, call.Pushes[0].Verified, call.Pushes[1].Verified)
 	}
 	require.Equal(t, []int64{store.VerifiedMinted, store.VerifiedNone, store.VerifiedNone, store.VerifiedNone}, marks)
-}
-
-func TestRidersAreRefusedBeforeAnyWork(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	_, err := b.svc.Run(t.Context(), tenant, "", wire.TxRequest{Ops: []wire.TxOp{pushOp("q", "a", "x", "1")}, KV: []byte("[1]")})
-	var malformed *wire.Error
-	require.ErrorAs(t, err, &malformed)
-	require.Equal(t, http.StatusBadRequest, malformed.Status)
-	require.Contains(t, malformed.Text, "not supported")
-	require.Empty(t, b.store.calls)
 }
 
 func TestFailures(t *testing.T) {
