@@ -88,15 +88,6 @@ var errAnswer = errors.New("unreadable answer")
 // Unreadable tells that a call was carried out and its answer could not be read.
 func Unreadable(err error) bool { return errors.Is(err, errAnswer) }
 
-// ServerMessage is what the server said about a failed call, "" when it said nothing.
-func ServerMessage(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Message
-	}
-	return ""
-}
-
 // Locked tells that a call gave up waiting for a row lock (lock_not_available).
 func Locked(err error) bool {
 	var pg *pgconn.PgError

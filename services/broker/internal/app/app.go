@@ -79,7 +79,7 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	if a.engine, err = newEngine(a.cfg, a.db, a.tel, a.log); err != nil {
 		return err
 	}
-	if a.keys, err = newKeys(ctx, a.cfg, a.engine.store, a.tel, a.log); err != nil {
+	if a.keys, err = newKeys(ctx, a.cfg, a.engine, a.tel, a.log); err != nil {
 		return err
 	}
 	if err := a.listeners(); err != nil {

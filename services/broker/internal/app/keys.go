@@ -14,6 +14,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/kv"
 	"github.com/queenmq/queen/services/broker/internal/quota"
+	"github.com/queenmq/queen/services/broker/internal/timers"
 )
 
 const (
@@ -32,12 +33,14 @@ type keys struct {
 	store   *store.Store
 	quotas  *quota.Keeper
 	service *kv.Service
+	edge    *timers.Edge
+	timers  *timers.Service
 }
 
 // newKeys opens the pool for keys and timers and builds what is on top of it.
 // Switches and quotas are read over the main pool: they must be known also while this
 // one is used up.
-func newKeys(ctx context.Context, cfg *config.Config, main *store.Store, tel *telemetry.Telemetry, log *slog.Logger) (k *keys, err error) {
+func newKeys(ctx context.Context, cfg *config.Config, e *engine, tel *telemetry.Telemetry, log *slog.Logger) (k *keys, err error) {
 	k = &keys{}
 	if k.db, err = boot.Open(ctx, kvPostgres(cfg), cfg.Server.BootDBWait, tel, log); err != nil {
 		return nil, err
@@ -51,7 +54,7 @@ func newKeys(ctx context.Context, cfg *config.Config, main *store.Store, tel *te
 		return nil, err
 	}
 	k.store = store.New(k.db.DB)
-	k.quotas, err = quota.New(quotaConfig(cfg), quota.Deps{Store: main, Meter: tel.Meters.Meter(serviceName + "/quota"), Logger: log})
+	k.quotas, err = quota.New(quotaConfig(cfg), quota.Deps{Store: e.store, Meter: tel.Meters.Meter(serviceName + "/quota"), Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("build the quotas: %w", err)
 	}
@@ -61,12 +64,16 @@ func newKeys(ctx context.Context, cfg *config.Config, main *store.Store, tel *te
 	if err != nil {
 		return nil, fmt.Errorf("build the service of keys: %w", err)
 	}
+	k.edge = timersEdge(cfg, k.quotas)
+	if k.timers, err = newTimers(k, e.announcer, tel); err != nil {
+		return nil, err
+	}
 	return k, nil
 }
 
-// addTo gives the HTTP surface what it needs of keys.
+// addTo gives the HTTP surface what it needs of keys and timers.
 func (k *keys) addTo(deps *httpapi.Deps) {
-	deps.Keys, deps.Switches = k.service, k.quotas
+	deps.Keys, deps.Timers, deps.Switches = k.service, k.timers, k.quotas
 }
 
 // kvPostgres is the database as it is reached for keys and timers.
@@ -91,7 +98,7 @@ func quotaConfig(cfg *config.Config) quota.Config {
 	c := cfg.KV
 	return quota.Config{
 		MaxTenants: c.MaxTenants, Refresh: c.QuotaRefresh, ReleasePercent: c.ReleasePercent, HotPercent: c.HotPercent,
-		RequireGrant: c.RequireGrant, ReadRate: c.ReadRate, ReadBurst: c.ReadBurst, WriteRate: c.WriteRate, WriteBurst: c.WriteBurst,
-		CellRate: c.CellRate,
+		Horizon: cfg.Timers.Horizon(), RequireGrant: c.RequireGrant,
+		ReadRate: c.ReadRate, ReadBurst: c.ReadBurst, WriteRate: c.WriteRate, WriteBurst: c.WriteBurst, CellRate: c.CellRate,
 	}
 }

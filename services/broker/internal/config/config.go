@@ -37,6 +37,7 @@ type Config struct {
 	Budget    Budget
 	Flow      Flow
 	KV        KV
+	Timers    Timers
 	Metrics   collector.Config
 	Mesh      hints.Config
 	Security  Security
@@ -240,6 +241,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "admission", &c.Budget)
 	env.Show(ctx, log, "flow", &c.Flow)
 	env.Show(ctx, log, "kv", &c.KV, slog.Int("connections", c.KVPoolSize()))
+	env.Show(ctx, log, "timers", &c.Timers)
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)

@@ -61,6 +61,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			ReadRate: 200, ReadBurst: 400, WriteRate: 100, WriteBurst: 200, CellRate: 2000, MaxTenants: 10000,
 			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
 		},
+		Timers:  config.Timers{MaxPayloadBytes: 1 << 20, MaxHorizonS: 7776000, MaxOps: 256},
 		Metrics: collector.Config{Flush: time.Minute},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
@@ -113,6 +114,29 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
+}
+
+func TestLimitsOfTimersHaveBounds(t *testing.T) {
+	for name, bounds := range map[string][2]string{
+		"QUEEN_TIMERS_MAX_PAYLOAD_BYTES": {"1", "67108864"},
+		"QUEEN_TIMERS_MAX_HORIZON_S":     {"1", "3153600000"},
+		"QUEEN_TIMERS_MAX_OPS_PER_CALL":  {"1", "1024"},
+	} {
+		for _, good := range bounds {
+			cleanEnv(t, name, good)
+			_, err := config.Load()
+			require.NoError(t, err, "%s=%s", name, good)
+		}
+		for _, bad := range []string{"0", bounds[1] + "0", "-1", "many"} {
+			cleanEnv(t, name, bad)
+			_, err := config.Load()
+			require.ErrorContains(t, err, name+`="`+bad+`": a whole number`)
+		}
+	}
+	cleanEnv(t, "QUEEN_TIMERS_MAX_HORIZON_S", "3153600000")
+	got, err := config.Load()
+	require.NoError(t, err)
+	require.Equal(t, 100*365*24*time.Hour, got.Timers.Horizon())
 }
 
 func TestEveryProblemOfEveryBlockIsNamedAtOnce(t *testing.T) {

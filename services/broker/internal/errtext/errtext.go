@@ -45,6 +45,12 @@ func Database(err error) (text string, ok bool) {
 	return message(db), true
 }
 
+// Canceled tells that the database ended a statement which took too long.
+func Canceled(err error) bool {
+	var db coded
+	return errors.As(err, &db) && db.SQLState() == "57014"
+}
+
 // message takes the driver's frame ("ERROR: " before, " (SQLSTATE ...)" after)
 // off a message, leaving what the procedure or the server said.
 func message(err coded) string {

@@ -31,3 +31,10 @@ func TestOf(t *testing.T) {
 		})
 	}
 }
+
+func TestCanceled(t *testing.T) {
+	t.Parallel()
+	require.True(t, errtext.Canceled(fmt.Errorf("call: %w", &pgconn.PgError{Code: "57014"})))
+	require.False(t, errtext.Canceled(&pgconn.PgError{Code: "57P01"}))
+	require.False(t, errtext.Canceled(context.DeadlineExceeded))
+}

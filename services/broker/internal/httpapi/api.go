@@ -78,6 +78,7 @@ func (a *API) addRoutes() {
 	// Without a route below it, the router would let :queue swallow slashes.
 	e.RouteNotFound("/api/v1/resources/queues/:queue/*", func(echo.Context) error { return errNoRoute })
 	a.read("/api/v1/dlq", a.dlq)
+	a.addTimerRoutes()
 
 	a.addKVRoutes()
 

@@ -88,6 +88,7 @@ type Deps struct {
 	Transaction Transactor
 	Keys        Keys
 	Switches    Switches
+	Timers      Timers
 	Store       Store
 	Database    Database
 	// QueueChanged hears of every queue that was configured or deleted. It may be nil.

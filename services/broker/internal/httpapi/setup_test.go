@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/wire"
@@ -25,7 +28,14 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // fakes stand in for the engines. Each function may be replaced by a test; the
 // defaults answer something recognisable.

@@ -42,7 +42,7 @@ func countedReasons() []string {
 	return []string{
 		ReasonBadBody, ReasonBadOp, ReasonTooManyOps, ReasonServerOwned, ReasonQueueRequired, ReasonDelayRequired, ReasonPayloadRequired,
 		ReasonPayloadNotBase64, ReasonPayloadTooLarge, ReasonHorizon, procedureReason, reasonPool, reasonTimeout, reasonConnection,
-		reasonUnreadable, reasonMissing, CodeUnavailable, CodeMisconfigured, CodeError,
+		reasonUnreadable, reasonMissing, quota.CodeTimersAbsent, CodeMisconfigured, CodeError,
 		wire.CodeRateLimited, wire.CodeFeatureGated, quota.CodeTimersDisabled, quota.CodeTimersQuota, otherReason,
 	}
 }

@@ -1,7 +1,6 @@
 package timers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,13 +11,14 @@ import (
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/errtext"
+	"github.com/queenmq/queen/services/broker/internal/quota"
 )
 
 // Codes of the family.
 const (
 	CodeBadRequest      = "timers_bad_request"
 	CodeHorizonExceeded = "timer_horizon_exceeded"
-	CodeUnavailable     = "timers_unavailable"
 	CodeMisconfigured   = "timers_misconfigured"
 	CodeError           = "timers_error"
 )
@@ -59,37 +59,53 @@ const procedurePrefix = "QTIMER"
 
 // refusalOf is what a failed call of the store is answered with.
 func refusalOf(err error) *wire.Refusal {
-	var refused *store.TimersRefused
+	var asked *store.TimersRefused
+	r := failure(err)
+	if errors.As(err, &asked) {
+		r = refusedFor(asked)
+	}
+	r.Cause = err
+	return r
+}
+
+func refusedFor(r *store.TimersRefused) *wire.Refusal {
+	if strings.HasPrefix(r.Text, procedurePrefix) {
+		return &wire.Refusal{Status: http.StatusBadRequest, Code: CodeBadRequest, Reason: r.Text, Detail: r.Hint}
+	}
+	return badRequest(ReasonPayloadNotBase64, "%s", r.Text) // the decoder speaks for itself
+}
+
+// failure is the table of what else the database does.
+func failure(err error) *wire.Refusal {
+	text, answered := errtext.Database(err)
 	switch {
-	case errors.As(err, &refused) && strings.HasPrefix(refused.Text, procedurePrefix):
-		return &wire.Refusal{Status: http.StatusBadRequest, Code: CodeBadRequest, Reason: refused.Text, Detail: refused.Hint}
-	case errors.As(err, &refused): // the decoder of base64 speaks for itself
-		return badRequest(ReasonPayloadNotBase64, "%s", refused.Text)
-	case errors.Is(err, pgdb.ErrPool) && errors.Is(err, context.DeadlineExceeded):
-		return unavailable(reasonPool, err)
+	case errors.Is(err, pgdb.ErrExhausted):
+		return unavailable(reasonPool, "all connections for timers are in use")
 	case errors.Is(err, pgdb.ErrPool):
-		return unavailable(reasonConnection, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return unavailable(reasonTimeout, err)
+		return unavailable(reasonConnection, "the database cannot be reached")
+	case errors.Is(err, context.DeadlineExceeded), errtext.Canceled(err):
+		return unavailable(reasonTimeout, errtext.Timeout)
 	case store.Unreadable(err):
-		return broken(CodeError, reasonUnreadable, err)
+		return broken(CodeError, reasonUnreadable, err.Error())
+	case !answered:
+		return unavailable(reasonConnection, "the connection to the database was lost")
 	}
 	switch store.Classify(err) {
 	case store.Transient:
-		return unavailable(cmp.Or(store.ServerMessage(err), reasonConnection), err)
+		return unavailable(text, "")
 	case store.RetryLater:
-		return broken(CodeMisconfigured, "", err)
+		return broken(CodeMisconfigured, "", text)
 	}
-	return broken(CodeError, "", err)
+	return broken(CodeError, "", text)
 }
 
-func unavailable(reason string, err error) *wire.Refusal {
+func unavailable(reason, detail string) *wire.Refusal {
 	return &wire.Refusal{
-		Status: http.StatusServiceUnavailable, Code: CodeUnavailable, Reason: reason, Detail: err.Error(), RetryAfter: retryAfter,
+		Status: http.StatusServiceUnavailable, Code: quota.CodeTimersAbsent, Reason: reason, Detail: detail, RetryAfter: retryAfter,
 	}
 }
 
 // broken is a failure that repeating does not cure.
-func broken(code, reason string, err error) *wire.Refusal {
-	return &wire.Refusal{Status: http.StatusInternalServerError, Code: code, Reason: reason, Detail: err.Error()}
+func broken(code, reason, detail string) *wire.Refusal {
+	return &wire.Refusal{Status: http.StatusInternalServerError, Code: code, Reason: reason, Detail: detail}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -98,10 +97,7 @@ func (s *Service) apply(ctx context.Context, tenant uuid.UUID, producerSub strin
 		s.Announcer.TimerDue(applied.Next, max(p.Soonest-time.Since(began), 0))
 	}
 	if len(applied.Statuses) != p.Count {
-		return nil, &wire.Refusal{
-			Status: http.StatusInternalServerError, Code: CodeError, Reason: reasonMissing,
-			Detail: fmt.Sprintf("%d results for %d operations", len(applied.Statuses), p.Count),
-		}
+		return nil, broken(CodeError, reasonMissing, fmt.Sprintf("%d results for %d operations", len(applied.Statuses), p.Count))
 	}
 	s.metrics.applied(ctx, p.kinds, applied.Statuses, p.payloadBytes)
 	return applied.Results, nil
@@ -126,9 +122,9 @@ func (s *Service) Cancel(ctx context.Context, tenant uuid.UUID, queue, key, txn 
 	}
 	var result [1]json.RawMessage // apply has counted it
 	if err := json.Unmarshal(results, &result); err != nil {
-		return nil, s.refuse(ctx, broken(CodeError, reasonUnreadable, err))
+		return nil, s.refuse(ctx, broken(CodeError, reasonUnreadable, err.Error()))
 	}
-	return store.RawJSON(result[0]), nil
+	return result[0], nil
 }
 
 // Peek returns one timer with its payload; a miss has "found" false.
