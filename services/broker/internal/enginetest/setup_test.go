@@ -91,6 +91,19 @@ func setup(t *testing.T, wraps ...between) *engine {
 // ack accelerators.
 func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 	t.Helper()
+	return assemble(t, db, shape{plain: plain, pops: pop.Config{PendingGate: true}}, wraps...)
+}
+
+// shape is what an engine consists of.
+type shape struct {
+	plain bool // no ack accelerators
+	cold  bool // no hot list
+	pops  pop.Config
+}
+
+func assemble(t *testing.T, db *pgdb.DB, is shape, wraps ...between) *engine {
+	t.Helper()
+	plain := is.plain
 	e := &engine{t: t, db: db, store: store.New(db), registry: registry.New(registry.Config{LeasesOnly: plain})}
 	logger := slog.New(slog.DiscardHandler)
 	packer, err := segment.NewPacker(3)
@@ -102,14 +115,17 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 	memo, err := lanes.NewMemo(1024)
 	require.NoError(t, err)
 	hub, ids, letters := wake.NewHub(), mint.NewSource(), deadletter.NewFiler(e.store, reader, logger)
-	e.hot, err = hotlist.New(hotlist.Config{}, hotlist.Deps{Store: e.store, Waker: hub, Meter: noop.Meter{}, Logger: logger})
-	require.NoError(t, err)
+	announcer := &announce.Announcer{Local: announce.Local{Waker: hub, Lanes: memo}}
+	if !is.cold {
+		e.hot, err = hotlist.New(hotlist.Config{}, hotlist.Deps{Store: e.store, Waker: hub, Meter: noop.Meter{}, Logger: logger})
+		require.NoError(t, err)
+		announcer.HotList = e.hot
+	}
 	counters := collector.NewCounters(collector.QueuesDefault)
 	e.collector, err = collector.New(collector.Config{}, collector.Deps{
 		Store: e.store, Pool: db.Stat, Counters: counters, Meter: noop.Meter{}, Log: logger,
 	})
 	require.NoError(t, err)
-	announcer := &announce.Announcer{Local: announce.Local{HotList: e.hot, Waker: hub, Lanes: memo}}
 	var pushStore fusion.Store = e.store
 	for _, wrap := range wraps {
 		pushStore = wrap(pushStore)
@@ -121,7 +137,7 @@ func broker(t *testing.T, db *pgdb.DB, plain bool, wraps ...between) *engine {
 	require.NoError(t, err)
 	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Counters: counters, Meter: noop.Meter{}})
 	require.NoError(t, err)
-	e.pop, err = pop.New(pop.Config{PendingGate: true}, pop.Deps{
+	e.pop, err = pop.New(is.pops, pop.Deps{
 		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, Registry: e.registry, IDs: ids,
 		Counters: counters, Meter: noop.Meter{}, Logger: logger,
 	})

@@ -36,6 +36,7 @@ func newRing(q *queue, group string) *ring {
 	_, _ = h.WriteString(q.queue + "\x1f" + group)
 	r.walk.phase = int64(h.Sum64() % uint64(max(q.list.cfg.Reseed/5, phaseSpread)))
 	r.used.Store(true)
+	r.hungry.Store(q.list.now()) // somebody asks, or there would be no ring
 	return r
 }
 

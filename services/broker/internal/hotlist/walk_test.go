@@ -399,9 +399,13 @@ func TestWatchMarksWhatWasWrittenLately(t *testing.T) {
 	t.Parallel()
 	b := setup(t, Config{})
 	b.reseed()
+	require.NoError(t, b.watch(t.Context(), WatchSpan))
+	require.Len(t, b.store.watches, 1, "a pop that waits has made the ring")
+	b.advance(AttentionDefault + 1)
 	b.store.recent = map[string][]store.PartitionRef{"q/g": {{ID: idOf("p"), Name: "p"}}}
 	require.NoError(t, b.watch(t.Context(), WatchSpan))
-	require.Empty(t, b.store.watches, "nobody waits")
+	require.Len(t, b.store.watches, 1, "nobody waits")
+	b.store.watches = nil
 	_, state := b.ask()
 	require.Equal(t, Empty, state)
 	require.NoError(t, b.watch(t.Context(), WatchSpan))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
@@ -24,8 +25,11 @@ const (
 	RetryAfter = time.Second
 	// Spacing is the pause between two looks.
 	Spacing = 50 * time.Millisecond
-	// Share bounds the looks: one in so many parts of the time.
-	Share = 20
+	// Share bounds what the looks take: one in so many parts of the time. Reserve is what
+	// they may take beyond it after a pause, so that a slow one now and then does not keep
+	// the next ones waiting.
+	Share   = 20
+	Reserve = 500 * time.Millisecond
 	// Stay is how long after its time a timer is expected: a second for the sleep of a
 	// sweeper that nobody has woken, and one for the fire. Meanwhile it may be out of
 	// sight, as a sweeper has claimed it. One that stays due is seen by the next probe.
@@ -64,13 +68,17 @@ type Lookout struct {
 	until   atomic.Int64 // timers are expected until then, since start
 
 	// Only Run uses these.
+	budget  *rate.Limiter // of the looks, in microseconds
 	probing time.Duration // when the next probe is due, since start
 	looking time.Duration // likewise the next look
 }
 
 // New builds a Lookout. It fails only when an instrument cannot be created.
 func New(deps Deps) (*Lookout, error) {
-	l := &Lookout{deps: deps, start: time.Now(), kicked: make(chan struct{}, 1)}
+	l := &Lookout{
+		deps: deps, start: time.Now(), kicked: make(chan struct{}, 1),
+		budget: rate.NewLimiter(rate.Limit(time.Second/time.Microsecond/Share), int(Reserve/time.Microsecond)),
+	}
 	var err error
 	if l.metrics, err = newMetrics(deps.Meter); err != nil {
 		return nil, fmt.Errorf("create lookout metrics: %w", err)
@@ -182,5 +190,7 @@ func (l *Lookout) look(ctx context.Context) (next time.Duration) {
 		l.deps.Logger.DebugContext(ctx, "messages of timers could not be looked for", logging.Err(err))
 		return l.now() + RetryAfter
 	}
-	return max(began+Spacing, l.now()+(Share-1)*(l.now()-began))
+	now := time.Now()
+	cost := min(l.now()-began, Reserve)
+	return max(began+Spacing, l.now()+l.budget.ReserveN(now, int(cost/time.Microsecond)).DelayFrom(now))
 }

@@ -226,28 +226,35 @@ func TestAPopThatIsParkedLaterIsLookedAfterAtOnce(t *testing.T) {
 
 func TestSlowLooksTakeTheirShareOnly(t *testing.T) {
 	t.Parallel()
-	for cost, spacing := range map[time.Duration]time.Duration{
-		time.Millisecond:                    lookout.Spacing,
-		lookout.Spacing / lookout.Share:     lookout.Spacing,
-		3 * time.Millisecond:                60 * time.Millisecond,
-		10 * time.Millisecond:               200 * time.Millisecond,
-		lookout.Spacing * lookout.Share / 5: lookout.Spacing * lookout.Share / 5 * lookout.Share,
-	} {
+	for _, cost := range []time.Duration{time.Millisecond, lookout.Spacing / lookout.Share, 10 * time.Millisecond, 400 * time.Millisecond} {
 		t.Run(cost.String(), func(t *testing.T) {
 			t.Parallel()
 			live(t, func(t *testing.T, b *bench) {
-				b.set(func() { b.cost = cost })
-				b.set(func() { b.timers = []time.Time{time.Now()} })
+				b.set(func() { b.cost, b.timers = cost, []time.Time{time.Now()} })
 				b.park()
-				b.pass(time.Minute)
-				looks := b.at(b.looks)
-				for i := range looks[1:] {
-					require.Equal(t, spacing, looks[i+1]-looks[i])
-				}
-				require.LessOrEqual(t, time.Duration(len(looks)-1)*cost, time.Minute/lookout.Share)
+				b.pass(10 * time.Minute)
+				took := time.Duration(len(b.looks)) * cost
+				spared := min(cost, lookout.Spacing/lookout.Share) // of looks that cannot be more frequent
+				require.InEpsilon(t, (10*time.Minute*spared/(lookout.Spacing/lookout.Share))/lookout.Share, took, 0.05)
+				require.LessOrEqual(t, took, 10*time.Minute/lookout.Share+lookout.Reserve+cost)
 			})
 		})
 	}
+}
+
+func TestASlowLookNowAndThenDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, b *bench) {
+		b.set(func() { b.cost, b.timers = lookout.Reserve-lookout.Spacing, []time.Time{time.Now()} })
+		b.park()
+		b.set(func() { b.cost = time.Millisecond })
+		b.pass(time.Minute)
+		looks := b.at(b.looks)
+		require.Equal(t, lookout.Reserve-lookout.Spacing, looks[1])
+		for i := range looks[2:] {
+			require.Equal(t, lookout.Spacing, looks[i+2]-looks[i+1])
+		}
+	})
 }
 
 func TestAnAilingDatabaseIsLeftAlone(t *testing.T) {
