@@ -82,6 +82,7 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	if a.keys, err = newKeys(ctx, a.cfg, a.engine, a.tel, a.log); err != nil {
 		return err
 	}
+	a.engine.announcer.Switches = a.keys.quotas
 	if err := a.listeners(); err != nil {
 		a.keys.db.Close()
 		return err

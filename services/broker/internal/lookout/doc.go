@@ -13,6 +13,6 @@
 // What this broker schedules meanwhile is known without asking. A timer counts until
 // Stay after its time: it may wait for the sleep of a sweeper, and then for its fire.
 //
-// Looks take no more than a twentieth of the time: after one that was slow the next
-// comes later, at the latest when the ordinary one does.
+// Looks take no more than a tenth of the time. Where they are slow they are rarer, and
+// where they cannot keep up there are the ordinary ones.
 package lookout

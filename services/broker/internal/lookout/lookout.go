@@ -25,10 +25,11 @@ const (
 	RetryAfter = time.Second
 	// Spacing is the pause between two looks.
 	Spacing = 50 * time.Millisecond
-	// Share bounds what the looks take: one in so many parts of the time. Reserve is what
-	// they may take beyond it after a pause, so that a slow one now and then does not keep
-	// the next ones waiting.
-	Share   = 20
+	// Share bounds what the looks take: one in so many parts of the time. The processor is
+	// busy for a part of that only.
+	Share = 10
+	// Reserve is what the looks may take beyond their share after a pause, so that a slow
+	// one now and then does not keep the next ones waiting.
 	Reserve = 500 * time.Millisecond
 	// Stay is how long after its time a timer is expected: a second for the sleep of a
 	// sweeper that nobody has woken, and one for the fire. Meanwhile it may be out of
