@@ -36,11 +36,11 @@ func kvMember(key []byte) uint {
 	return kvOther
 }
 
-// KVFieldInPath is the error of a body that names what the path has named.
-type KVFieldInPath struct{ Field string }
+// FieldInPathError is the error of a body that names what the path has named.
+type FieldInPathError struct{ Field string }
 
 // Error implements error.
-func (e *KVFieldInPath) Error() string {
+func (e *FieldInPathError) Error() string {
 	return "field `" + e.Field + "` is in the path and must not be in the body"
 }
 
@@ -75,7 +75,7 @@ func kvMembers(body []byte, first uint) ([]byte, error) {
 		m := kvMember(key)
 		switch {
 		case m == kvInPath:
-			return &KVFieldInPath{string(key)}
+			return &FieldInPathError{string(key)}
 		case m == kvOther || m < first:
 			return p.skip()
 		}

@@ -152,7 +152,7 @@ func (a *API) withKVBody(c echo.Context, use func(body []byte) error) error {
 
 // badKVBody refuses a body that cannot be understood.
 func badKVBody(err error) error {
-	var inPath *wire.KVFieldInPath
+	var inPath *wire.FieldInPathError
 	if errors.As(err, &inPath) {
 		return badKV(reasonFieldInPath, err.Error())
 	}

