@@ -12,8 +12,9 @@ import (
 
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
 type metrics struct {
-	bundles metric.Int64Counter
-	labels  map[string][]metric.AddOption
+	bundles, riders metric.Int64Counter
+	labels          map[string][]metric.AddOption
+	kinds           map[string]metric.AddOption // of riders
 }
 
 // Outcomes of a bundle beside the reasons of the wire.
@@ -26,7 +27,7 @@ const (
 )
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
-	m := &metrics{labels: make(map[string][]metric.AddOption)}
+	m := &metrics{labels: make(map[string][]metric.AddOption), kinds: make(map[string]metric.AddOption)}
 	for _, o := range []string{
 		outcomeCommitted, outcomeOverloaded, outcomeUnknown, outcomeFailed, outcomeHeldBack,
 		wire.ReasonBadRequest, wire.ReasonDuplicate, wire.ReasonAckRejected, wire.ReasonMisaligned, wire.ReasonDBError,
@@ -35,7 +36,15 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		set := attribute.NewSet(attribute.String("outcome", o))
 		m.labels[o] = []metric.AddOption{metric.WithAttributeSet(set)}
 	}
+	for _, kind := range []string{wire.RiderKV, wire.RiderTimer} {
+		m.kinds[kind] = metric.WithAttributeSet(attribute.NewSet(attribute.String("kind", kind)))
+	}
 	var err error
+	m.riders, err = meter.Int64Counter("queen.transaction.riders",
+		metric.WithDescription("Operations on keys and timers that were committed by transactions."))
+	if err != nil {
+		return nil, err
+	}
 	m.bundles, err = meter.Int64Counter("queen.transaction.bundles",
 		metric.WithDescription("Transactions by outcome; a refused one is counted under its reason."))
 	return m, err
@@ -60,4 +69,13 @@ func (m *metrics) answered(ctx context.Context, resp wire.TxResponse, err error)
 		outcome = outcomeCommitted
 	}
 	m.bundles.Add(ctx, 1, m.labels[outcome]...)
+}
+
+// carried counts the riders of a committed bundle.
+func (m *metrics) carried(ctx context.Context, r *riders) {
+	if r == nil {
+		return
+	}
+	m.riders.Add(ctx, int64(r.keys.Ops), m.kinds[wire.RiderKV])
+	m.riders.Add(ctx, int64(r.timers.Count), m.kinds[wire.RiderTimer])
 }

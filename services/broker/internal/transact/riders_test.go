@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -391,4 +393,46 @@ func TestResultsThatDoNotFitAreAnUnknownOutcome(t *testing.T) {
 		keys, _ := r.charged(t)
 		require.True(t, keys, "it has been written")
 	}
+}
+
+func TestBundlesWithRidersAreCounted(t *testing.T) {
+	t.Parallel()
+	r := ride(t)
+	reader := sdk.NewManualReader()
+	deps := r.svc.Deps
+	deps.Meter = sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test")
+	var err error
+	r.svc, err = transact.New(transact.Config{}, deps)
+	require.NoError(t, err)
+	r.store.kv, r.store.timers.Results = `[{},{}]`, json.RawMessage(`[{}]`)
+	_, err = r.send(t, riders(putOp+","+putOp, cancelOp))
+	require.NoError(t, err)
+	r.store.errs = []error{&store.KVPrecondition{}}
+	_, err = r.send(t, riders(putOp, ""))
+	require.NoError(t, err)
+	_, err = r.send(t, riders("", scheduleOp(91*24*time.Hour)))
+	require.NoError(t, err)
+	_, err = r.send(t, riders("", strings.Repeat(cancelOp+",", 256)+cancelOp))
+	require.Error(t, err)
+	_, err = r.keeper.KV(tenant, quota.KVDemand{Rows: room - 2})
+	require.NoError(t, err)
+	_, err = r.send(t, riders(putOp, ""))
+	require.Error(t, err)
+
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	counts := make(map[string]int64)
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		sum, _ := m.Data.(metricdata.Sum[int64])
+		for _, p := range sum.DataPoints {
+			for _, label := range p.Attributes.ToSlice() {
+				counts[m.Name+" "+label.Value.AsString()] = p.Value
+			}
+		}
+	}
+	require.Equal(t, map[string]int64{
+		"queen.transaction.bundles committed": 1, "queen.transaction.bundles kv_precondition": 1, "queen.transaction.bundles timer_horizon_exceeded": 1,
+		"queen.transaction.bundles bad_request": 1, "queen.transaction.bundles held_back": 1,
+		"queen.transaction.riders kv": 2, "queen.transaction.riders timer": 1,
+	}, counts)
 }

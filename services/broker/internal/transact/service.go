@@ -158,6 +158,7 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	b.Admission.Commit()
 	b.remember(out.Pushes)
 	b.count()
+	b.metrics.carried(ctx, b.riders)
 	b.complete(ctx, &out)
 	return b.committed(&out)
 }
