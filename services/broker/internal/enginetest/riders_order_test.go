@@ -18,14 +18,15 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/transact"
 )
 
-// watched counts the deadlocks that end a transaction: those are tried again, and
-// nobody hears of them.
+// watched counts transactions, and deadlocks that end them: those are tried again,
+// and nobody hears of them.
 type watched struct {
 	transact.Store
-	deadlocks, commits atomic.Int64
+	calls, deadlocks, commits atomic.Int64
 }
 
 func (w *watched) Transaction(ctx context.Context, tx store.Transaction) (store.TransactionResult, error) {
+	w.calls.Add(1)
 	out, err := w.Store.Transaction(ctx, tx)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "40P01" {

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
@@ -341,4 +343,64 @@ func kill(t *testing.T, tx pgx.Tx) {
 			WHERE datname = current_database() AND pg_backend_pid() = ANY (pg_blocking_pids(pid))`).Scan(&n))
 		return n > 0
 	}, 10*time.Second, time.Millisecond)
+}
+
+// Of bundles that require the same key one commits, and the others know its value.
+func TestOneOfManyBundlesGetsTheKey(t *testing.T) {
+	t.Parallel()
+	const many = 12
+	e := setup(t)
+	responses := make([]wire.TxResponse, many)
+	var all errgroup.Group
+	for i := range responses {
+		all.Go(func() (err error) {
+			responses[i], err = e.tx.Run(context.Background(), tenant, "", wire.TxRequest{
+				Ops:    []wire.TxOp{pushOp("dst", fmt.Sprint(i%3), fmt.Sprint("by", i))},
+				KV:     list(incr("count"), fmt.Sprintf(`{"op":"putIfAbsent","ns":"n","key":"one","value":%d,"forever":true,"required":true}`, i)),
+				Timers: list(schedule("one", time.Hour)),
+			})
+			return err
+		})
+	}
+	require.NoError(t, all.Wait())
+	answers := make([]answer, many)
+	for i := range answers {
+		answers[i] = read(t, responses[i])
+	}
+	winner := slices.IndexFunc(answers, func(a answer) bool { return a.Success })
+	require.GreaterOrEqual(t, winner, 0)
+	for i, a := range answers {
+		if i == winner {
+			continue
+		}
+		require.Equal(t, wire.ReasonKVPrecondition, a.Reason, a.Error)
+		require.Equal(t, 2, *a.FailedIndex)
+		require.Equal(t, fmt.Sprint(winner), string(a.Value))
+		require.Equal(t, answers[winner].Results[2].Version, a.Version)
+	}
+	require.Equal(t, []string{fmt.Sprint("by", winner)}, ids(e.popped("dst", partitions(3))))
+	count := e.transact(wire.TxRequest{KV: list(incr("count"))})
+	require.Equal(t, "2", string(count.Results[0].Value))
+}
+
+// An ack that is refused by its position is tried by its hashes; the riders, which were
+// rolled back with the first attempt, take effect once.
+func TestRidersTakeEffectOnceWhenAnAckIsTriedInBothForms(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	ms := e.scene()
+	broker(t, e.db, false).settle(wire.AckCompleted, ms[0]) // behind the back of this one
+	w := &watched{Store: e.tx.Store}
+	e.tx.Store = w
+	req := wire.TxRequest{KV: list(incr("count")), Timers: list(schedule("new", time.Hour))}
+	for _, m := range ms {
+		req.Ops = append(req.Ops, ackOp(m, wire.AckCompleted, m.LeaseID))
+	}
+	a := e.transact(req)
+	require.True(t, a.Success, a.Error)
+	require.EqualValues(t, 2, w.calls.Load())
+	require.EqualValues(t, 1, w.commits.Load())
+	require.Equal(t, "6", string(a.Results[3].Value))
+	require.Equal(t, "scheduled", a.Results[4].Status)
+	require.Empty(t, e.popped("src"))
 }
