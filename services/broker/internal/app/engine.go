@@ -34,10 +34,8 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
-	"github.com/queenmq/queen/services/broker/internal/quota"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/replies"
-	"github.com/queenmq/queen/services/broker/internal/timers"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -149,13 +147,8 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if e.acks, err = newAck(cfg, s, e.pops, tel, log); err != nil {
 		return nil, err
 	}
-	keeper, err := quota.New(quota.Config{}, quota.Deps{Store: s.store, Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	e.transactions, err = transact.New(transact.Config{}, transact.Deps{
+	e.transactions, err = transact.New(transact.Config{KV: kvLimits(cfg)}, transact.Deps{
 		Store: s.store, Packer: s.packer, Letters: s.letters, Admission: s.gate, Announcer: s.announcer, Registry: s.registry, Marks: s.marks, IDs: s.ids,
-		Quota: keeper, Timers: timers.NewEdge(timers.Config{}, keeper, s.ids),
 		Counters: s.counters, Lanes: s.lanes, Meter: tel.Meters.Meter(serviceName + "/transact"), Logger: log,
 	})
 	if err != nil {

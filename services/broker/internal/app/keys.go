@@ -68,6 +68,9 @@ func newKeys(ctx context.Context, cfg *config.Config, e *engine, tel *telemetry.
 	if k.timers, err = newTimers(k, e.announcer, tel); err != nil {
 		return nil, err
 	}
+	// What rides in transactions is charged to the same quotas. It uses the
+	// connections of the transactions.
+	e.transactions.Quota, e.transactions.Timers = k.quotas, k.edge
 	return k, nil
 }
 
