@@ -24,7 +24,8 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	beside.Go(func() { s.switches.run(ctx) })
 	for ctx.Err() == nil {
-		_, r := s.cycle(ctx)
+		report, r := s.cycle(ctx)
+		s.metrics.turned(ctx, time.Since(report.Began))
 		s.upkeep.Turn(ctx, kv.Cycle{Shards: store.Shards(s.first), Shed: s.pressure.sheds(), Empty: r.empty()})
 		s.pause(ctx, r)
 	}

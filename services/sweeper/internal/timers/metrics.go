@@ -26,7 +26,7 @@ type metrics struct {
 	cycles, probes, emptyClaims, sleeps metric.Int64Counter
 	claims, fires, failures             metric.Int64Counter
 	deadLettered, isolations            metric.Int64Counter
-	lags, durations                     metric.Float64Histogram
+	lags, durations, turns              metric.Float64Histogram
 
 	// What the gauges show.
 	dueNow, oldest atomic.Int64 // timers; nanoseconds
@@ -55,7 +55,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		*c.to, err = meter.Int64Counter(c.name, metric.WithDescription(c.help))
 		errs = append(errs, err)
 	}
-	var err1, err2 error
+	var err1, err2, err3 error
 	m.lags, err1 = meter.Float64Histogram("queen.timers.fire_lag", metric.WithUnit("s"),
 		metric.WithDescription("How late timers were fired, from the instant they were scheduled for to the commit."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2.5,
@@ -63,7 +63,10 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m.durations, err2 = meter.Float64Histogram("queen.timers.fire.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of the fire calls."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
-	errs = append(errs, err1, err2, m.gauges(meter))
+	m.turns, err3 = meter.Float64Histogram("queen.sweeper.cycle.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of the cycles: a probe, and the drain of what was due."),
+		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30))
+	errs = append(errs, err1, err2, err3, m.gauges(meter))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -134,6 +137,11 @@ func (m *metrics) lag(ctx context.Context, late time.Duration) { m.lags.Record(c
 
 func (m *metrics) took(ctx context.Context, elapsed time.Duration) {
 	m.durations.Record(ctx, elapsed.Seconds())
+}
+
+// turned notes how long a cycle took.
+func (m *metrics) turned(ctx context.Context, elapsed time.Duration) {
+	m.turns.Record(ctx, elapsed.Seconds())
 }
 
 // slept notes the end of a cycle.
