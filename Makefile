@@ -71,6 +71,14 @@ bench: ## Hold the broker to its targets, row by row (ARGS="-quick -only w1,w2",
 bench-retention: ## Hold the maintainer to its targets, row by row (ARGS as for bench)
 	@go run ./services/tests/bench -table retention -json .bin/bench-retention.json $(ARGS)
 
+.PHONY: bench-timers
+bench-timers: ## Hold timers and the sweeper to their targets, row by row (ARGS as for bench)
+	@go run ./services/tests/bench -table timers -json .bin/bench-timers.json $(ARGS)
+
+.PHONY: bench-kv
+bench-kv: ## Hold key/value state to its targets, beside pgbench (ARGS as for bench)
+	@go run ./services/tests/bench -table kv -json .bin/bench-kv.json $(ARGS)
+
 .PHONY: lint
 lint: $(GOLANGCI) ## Run golangci-lint with the pinned version, dependency rule included
 	$(GOLANGCI) run $(PACKAGES)

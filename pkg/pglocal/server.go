@@ -142,6 +142,9 @@ func (s *Server) PID() int { return s.cmd.Process.Pid }
 // Version is the server's version, such as "15.18 (Debian 15.18-0+deb12u1)".
 func (s *Server) Version() string { return s.bin.Version }
 
+// Program is where a program that comes with the server would be.
+func (s *Server) Program(name string) string { return filepath.Join(s.bin.Dir, name) }
+
 // DataDir is the folder of the cluster's files.
 func (s *Server) DataDir() string { return s.data }
 

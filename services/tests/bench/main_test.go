@@ -13,12 +13,13 @@ var tinyScale = scale{
 	Parked: 50, History: 6400, Hops: 5, Segment: 200, Slower: 5,
 	Poll: 200 * time.Millisecond, Look: 50 * time.Millisecond, Quiet: 15 * time.Second,
 	Many: 300, Stale: 8000, Step: 5, Sweep: 500 * time.Millisecond, Cycles: 2, Waiting: 2, MaxWait: time.Second,
+	Rest: 200 * time.Millisecond, Rested: 2, Timers: 2000, Later: 2000, Keys: 1000,
 }
 
 // The rows run against a real broker, so that they do not rot. Whether targets
 // are met says nothing at this scale.
 func TestEveryRowRuns(t *testing.T) {
-	for _, table := range []string{tableBroker, tableRetention} {
+	for _, table := range tables {
 		t.Run(table, func(t *testing.T) { everyRowRuns(t, table) })
 	}
 }

@@ -50,6 +50,7 @@ func (b block) messages() float64 {
 
 func (b block) serverCPU() float64   { return b.brokerCPU() + b.postgresCPU() }
 func (b block) brokerCPU() float64   { return b.used.brokerCPU * 1e6 / b.messages() }
+func (b block) sweeperCPU() float64  { return b.used.sweeperCPU * 1e6 / b.messages() }
 func (b block) postgresCPU() float64 { return b.used.postgresCPU * 1e6 / b.messages() }
 func (b block) driverCPU() float64   { return b.used.driverCPU * 1e6 / b.messages() }
 func (b block) walBytes() float64    { return b.used.walBytes / b.messages() }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -38,6 +39,11 @@ type scale struct {
 	Cycles  int           `json:"cycles"`  // of the maintainer that are looked at
 	Waiting int           `json:"waiting"` // messages that wait for their eviction
 	MaxWait time.Duration `json:"maxWaitNs"`
+	Rest    time.Duration `json:"restNs"` // without a timer
+	Rested  int           `json:"rested"` // installations that rest
+	Timers  int           `json:"timers"` // due at once
+	Later   int           `json:"later"`  // timers that are not due
+	Keys    int           `json:"keys"`
 	Poll    time.Duration `json:"pollNs"`  // how long a pop waits; consumers end after their last one
 	Look    time.Duration `json:"lookNs"`  // between two looks at what has to settle
 	Quiet   time.Duration `json:"quietNs"` // without progress, after which messages count as lost
@@ -48,12 +54,14 @@ var (
 		Block: 10 * time.Second, Warmup: time.Second, Rounds: 5, Blocks: 3, Lanes: 100_000,
 		Parked: 10_000, History: 1_500_000, Hops: 300, Segment: 10_000, Slower: 1,
 		Many: 1_000_000, Stale: 1_000_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 5, Waiting: 20, MaxWait: 10 * time.Second,
+		Rest: 10 * time.Minute, Rested: 16, Timers: 100_000, Later: 5_000_000, Keys: 100_000,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 	quickScale = scale{
 		Block: 3 * time.Second, Warmup: 500 * time.Millisecond, Rounds: 3, Blocks: 1, Lanes: 100_000,
 		Parked: 10_000, History: 300_000, Hops: 100, Segment: 10_000, Slower: 1,
 		Many: 100_000, Stale: 100_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 3, Waiting: 10, MaxWait: 10 * time.Second,
+		Rest: 30 * time.Second, Rested: 8, Timers: 100_000, Later: 500_000, Keys: 100_000,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 )
@@ -88,7 +96,7 @@ func parseOptions(args []string) (options, error) {
 		rounds           int
 	)
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	fs.StringVar(&o.table, "table", tableBroker, "what to measure: "+tableBroker+" or "+tableRetention)
+	fs.StringVar(&o.table, "table", tableBroker, "what to measure: "+strings.Join(tables, ", "))
 	fs.StringVar(&only, "only", "", "rows to run, separated by commas (default: all of the table)")
 	fs.BoolVar(&o.list, "list", false, "list the rows and end")
 	fs.BoolVar(&quick, "quick", false, "shorter blocks and fewer of them: for tuning, not for comparing releases")
@@ -137,8 +145,8 @@ func (c *custom) flags(fs *flag.FlagSet) {
 }
 
 func validTable(name string) error {
-	if name != tableBroker && name != tableRetention {
-		return fmt.Errorf("-table %s: %s or %s is allowed", name, tableBroker, tableRetention)
+	if !slices.Contains(tables, name) {
+		return fmt.Errorf("-table %s: one of %s is allowed", name, strings.Join(tables, ", "))
 	}
 	return nil
 }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -44,20 +41,16 @@ func runThree(ctx context.Context, b *bench, out *outcome) error {
 const (
 	hopQueue = "hop"
 	hopLimit = 20 // milliseconds
-	// hopParks is the least and the largest additional time that a pop waits
-	// before its message comes.
+	// hopParks is the largest additional time that a pop waits before its message
+	// comes.
 	hopParks = 20 * time.Millisecond
-	// meshLooks is how long the brokers may take to find each other, which shows
-	// in hopsInARow quick deliveries.
-	meshLooks  = 10
-	hopsInARow = 5
 )
 
 // runHop measures how soon a message pushed to one broker reaches a pop that is
 // parked on another, on idle servers.
 func runHop(ctx context.Context, b *bench, out *outcome) error {
 	return b.lab.with(ctx, 2, func(s *stack) error {
-		h, err := newHopper(ctx, s)
+		h, err := newPushHopper(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -65,13 +58,9 @@ func runHop(ctx context.Context, b *bench, out *outcome) error {
 		if err := h.settle(ctx, meshLooks*b.scale.Look); err != nil {
 			return err
 		}
-		hops := newHistogram()
-		for range b.scale.Hops {
-			d, err := h.hop(ctx)
-			if err != nil {
-				return err
-			}
-			_ = hops.RecordValue(max(d.Microseconds(), 1))
+		hops, err := h.hops(ctx, b.scale.Hops)
+		if err != nil {
+			return err
 		}
 		out.add("push to delivery p99", "ms", []float64{millis(hops, 99)}, under(hopLimit))
 		out.tell("push to delivery p50", "ms", []float64{millis(hops, 50)})
@@ -80,82 +69,16 @@ func runHop(ctx context.Context, b *bench, out *outcome) error {
 	})
 }
 
-// hopper sends single messages from the first broker to the second.
-type hopper struct {
-	from, to *conn
-	load     *workload
-	n        int
-}
-
-func newHopper(ctx context.Context, s *stack) (*hopper, error) {
+// newPushHopper pushes messages to the first broker, for pops at the second one.
+func newPushHopper(ctx context.Context, s *stack) (*hopper, error) {
 	load, err := newWorkload(shape{Queue: hopQueue, Batch: 1, Lanes: 1})
 	if err != nil {
 		return nil, err
 	}
-	h := &hopper{from: &conn{addr: s.brokers[0].addr}, to: &conn{addr: s.brokers[1].addr}, load: load}
+	h := &hopper{
+		queue: hopQueue, from: &conn{addr: s.brokers[0].addr}, to: &conn{addr: s.brokers[1].addr},
+		limit: hopLimit * time.Millisecond, parks: hopParks, accepted: queuedMark,
+		request: func(n int, at time.Time) []byte { return load.fill(nil, n, newRand(n), at) },
+	}
 	return h, s.register(ctx, hopQueue)
-}
-
-func (h *hopper) close() {
-	h.from.close()
-	h.to.close()
-}
-
-// settle waits for the brokers to find each other. If they do not, the figures
-// will show it.
-func (h *hopper) settle(ctx context.Context, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
-	for quick := 0; quick < hopsInARow && time.Now().Before(deadline); quick++ {
-		d, err := h.hop(ctx)
-		if err != nil {
-			return err
-		}
-		if d > hopLimit*time.Millisecond {
-			quick = -1
-		}
-	}
-	return nil
-}
-
-// hop parks a pop, pushes a message, waits for it and acknowledges it.
-func (h *hopper) hop(ctx context.Context) (time.Duration, error) {
-	h.n++
-	pop := popRequest(hopQueue, groupName(0), 1, 1, requestTimeout/2, "")
-	if err := h.to.send(ctx, pop); err != nil {
-		return 0, err
-	}
-	rng := newRand(h.n)
-	if !waitUntil(ctx, time.Now().Add(hopParks+time.Duration(rng.Int64N(int64(hopParks))))) {
-		return 0, ctx.Err()
-	}
-	began := time.Now()
-	push := h.load.fill(nil, h.n, rng, began)
-	a, err := h.from.do(ctx, push)
-	if err == nil && bytes.Count(a.body, queuedMark) != 1 {
-		err = unexpected(push, a)
-	}
-	if err != nil {
-		return 0, err
-	}
-	if a, err = h.to.receive(); err != nil {
-		return 0, err
-	}
-	d := time.Since(began)
-	messages, err := scanPop(nil, a.body)
-	if err == nil && len(messages) != 1 {
-		err = unexpected(pop, a)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return d, h.ack(ctx, messages[0])
-}
-
-func (h *hopper) ack(ctx context.Context, m message) error {
-	request := newRequest(http.MethodPost, "/api/v1/ack", string(appendAck(nil, groupName(0), m)))
-	a, err := h.to.do(ctx, request)
-	if err == nil && !bytes.Contains(a.body, succeededMark) {
-		err = fmt.Errorf("ack: %w", unexpected(request, a))
-	}
-	return err
 }

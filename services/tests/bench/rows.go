@@ -9,20 +9,33 @@ import (
 const (
 	tableBroker    = "broker"
 	tableRetention = "retention"
+	tableTimers    = "timers"
+	tableKV        = "kv"
 )
+
+// tables are all of them.
+var tables = []string{tableBroker, tableRetention, tableTimers, tableKV}
 
 // rows are those of the chosen table, in the order in which they run.
 func rows(o options) []row {
-	if o.table == tableRetention {
+	switch o.table {
+	case tableRetention:
 		return retentionRows(o)
+	case tableTimers:
+		return timersRows(o)
+	case tableKV:
+		return kvRows()
 	}
 	return brokerRows(o)
 }
 
 // services are what the rows of a table start.
 func services(table string) []string {
-	if table == tableRetention {
+	switch table {
+	case tableRetention:
 		return []string{"broker", "maintainer"}
+	case tableTimers:
+		return []string{"broker", "sweeper"}
 	}
 	return []string{"broker"}
 }
@@ -57,6 +70,26 @@ func retentionRows(o options) []row {
 		{name: "held", what: fmt.Sprintf("cycles with %d lanes due and held by one abandoned group", many), run: runHeld},
 		{name: "stats", what: fmt.Sprintf("refresh of the statistics of %d lanes with 3 groups", lanes), run: runStats},
 		{name: "memory", what: "resident memory of the maintainer in the rows before", run: runMemory},
+	}
+}
+
+func timersRows(o options) []row {
+	sc := o.scale
+	return []row{
+		{name: "delay0", what: "timer without delay, from its schedule to a parked pop, idle", run: runDelay0},
+		{name: "rested", what: fmt.Sprintf("the same after %s without any timer, on %d installations", sc.Rest, sc.Rested), run: runRested},
+		{name: "unhinted", what: "the same as delay0 with hints switched off", run: runUnhinted},
+		{name: "backlog", what: fmt.Sprintf("%d timers due at once over %d lanes, one sweeper", sc.Timers, timerLanes), run: runBacklog},
+		{name: "beside", what: "pushes of w2 at half their maximum to lanes into which such a backlog is fired, against the same without it", run: runBesideFire},
+		{name: "two", what: "two sweepers on such a backlog against one", run: runTwo},
+		{name: "later", what: fmt.Sprintf("cycles while %d timers are for later", sc.Later), run: runLater},
+	}
+}
+
+func kvRows() []row {
+	return []row{
+		{name: "kv", what: "get, incr, putIfAbsent 30/60/10 by 32 clients, against the same calls and plain statements by pgbench", run: runKV},
+		{name: "kvbatch", what: "calls of 25 such operations against calls of one", run: runKVBatch},
 	}
 }
 

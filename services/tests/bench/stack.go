@@ -120,15 +120,27 @@ func (l *lab) stop() {
 	_ = os.RemoveAll(l.dir)
 }
 
-// stack is brokers on a database of their own, and a maintainer for those rows
-// that want one.
+// stack is brokers on a database of their own, with sweepers or a maintainer for
+// those rows that want them.
 type stack struct {
 	lab        *lab
 	name       string // of the database
 	db         *pgxpool.Pool
 	brokers    []*service
+	sweepers   []*service
 	maintainer *service
 }
+
+// crew says what a stack starts.
+type crew struct {
+	brokers  int
+	sweepers int
+	apart    bool     // they tell each other nothing
+	env      []string // of the brokers
+}
+
+// members are all that may give each other hints.
+func (c crew) members() int { return c.brokers + c.sweepers }
 
 // service is one process of a stack.
 type service struct {
@@ -142,20 +154,47 @@ type service struct {
 // with runs fn on n brokers that share a fresh database, and removes them
 // afterwards. An error carries the end of the services' logs.
 func (l *lab) with(ctx context.Context, n int, fn func(s *stack) error) error {
+	c := crew{brokers: n}
+	if n > 1 {
+		c.env = []string{"DB_POOL_SIZE=" + strconv.Itoa(sharedPool)}
+	}
+	return l.staff(ctx, c, fn)
+}
+
+// several is staff for n stacks at the same time.
+func (l *lab) several(ctx context.Context, n int, c crew, fn func(stacks []*stack) error) error {
+	var stacks []*stack
+	var next func() error
+	next = func() error {
+		if len(stacks) == n {
+			return fn(stacks)
+		}
+		return l.staff(ctx, c, func(s *stack) error {
+			stacks = append(stacks, s)
+			return next()
+		})
+	}
+	return next()
+}
+
+// staff is with for services of more than one kind.
+func (l *lab) staff(ctx context.Context, c crew, fn func(s *stack) error) error {
 	l.number++
 	s := &stack{lab: l, name: "bench_" + strconv.Itoa(l.number)}
-	err := s.start(ctx, n)
+	err := s.start(ctx, c)
 	if err == nil {
 		err = fn(s)
 	}
 	if err != nil {
 		err = errors.Join(err, s.logs())
+	} else {
+		err = s.showComplaints()
 	}
 	s.stop()
 	return err
 }
 
-func (s *stack) start(ctx context.Context, n int) error {
+func (s *stack) start(ctx context.Context, c crew) error {
 	if _, err := s.lab.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{s.name}.Sanitize()); err != nil {
 		return fmt.Errorf("create a database: %w", err)
 	}
@@ -163,29 +202,37 @@ func (s *stack) start(ctx context.Context, n int) error {
 	if s.db, err = pgxpool.New(ctx, s.lab.pg.URL(s.name)+"&pool_max_conns="+strconv.Itoa(driverConns)); err != nil {
 		return err
 	}
-	mesh, err := meshSettings(ctx, n)
-	if err != nil {
-		return err
+	mesh := make([][]string, c.members())
+	if c.members() > 1 && !c.apart {
+		if mesh, err = meshSettings(ctx, c.members()); err != nil {
+			return err
+		}
 	}
-	for i := range n {
-		b, err := s.newBroker(ctx, i, mesh[i])
+	for i := range c.brokers {
+		b, err := s.newBroker(ctx, i, slices.Concat(c.env, mesh[i]))
 		if err != nil {
 			return err
 		}
 		s.brokers = append(s.brokers, b)
-		if err := b.start(ctx, s.lab); err != nil {
+	}
+	for i := range c.sweepers {
+		v, err := s.newSweeper(ctx, i, mesh[c.brokers+i])
+		if err != nil {
+			return err
+		}
+		s.sweepers = append(s.sweepers, v)
+	}
+	for _, v := range s.services() {
+		if err := v.start(ctx, s.lab); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// meshSettings makes several brokers known to each other on loopback.
+// meshSettings makes several services known to each other on loopback.
 func meshSettings(ctx context.Context, n int) ([][]string, error) {
 	settings := make([][]string, n)
-	if n == 1 {
-		return settings, nil
-	}
 	ports := make([]int, n)
 	peers := make([]string, n)
 	for i := range n {
@@ -198,7 +245,7 @@ func meshSettings(ctx context.Context, n int) ([][]string, error) {
 	for i := range n {
 		settings[i] = []string{
 			"QUEEN_MESH_PORT=" + strconv.Itoa(ports[i]), "QUEEN_MESH_PEERS=" + strings.Join(peers, ","),
-			"QUEEN_SYNC_SECRET=the-secret-of-one-benchmark-run", "DB_POOL_SIZE=" + strconv.Itoa(sharedPool),
+			"QUEEN_SYNC_SECRET=the-secret-of-one-benchmark-run", "QUEEN_MESH_BIND_ADDR=127.0.0.1",
 		}
 	}
 	return settings, nil
@@ -241,6 +288,19 @@ func (v *service) start(ctx context.Context, l *lab) (err error) {
 	return v.proc.WaitHealthy(ready, "http://"+v.addr+"/health")
 }
 
+// running says whether a service was started and has not ended.
+func (v *service) running() bool {
+	if v.proc == nil {
+		return false
+	}
+	select {
+	case <-v.proc.Done():
+		return false
+	default:
+		return true
+	}
+}
+
 // restart stops a service as an operator would and starts it again.
 func (v *service) restart(ctx context.Context, l *lab) error {
 	if err := v.proc.Stop(); err != nil {
@@ -268,10 +328,11 @@ func (s *stack) addrs() []string {
 
 // services are all that were started.
 func (s *stack) services() []*service {
-	if s.maintainer == nil {
-		return s.brokers
+	all := slices.Concat(s.brokers, s.sweepers)
+	if s.maintainer != nil {
+		all = append(all, s.maintainer)
 	}
-	return append(slices.Clone(s.brokers), s.maintainer)
+	return all
 }
 
 // logs is an error that holds the ends of the services' logs, nil when they are empty.

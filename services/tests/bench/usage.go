@@ -16,20 +16,20 @@ const clockTick = 100
 
 // usage is what the servers and the driver have consumed since they started.
 type usage struct {
-	brokerCPU, postgresCPU, driverCPU float64 // seconds
-	walBytes                          float64
-	commits                           float64
+	brokerCPU, sweeperCPU, postgresCPU, driverCPU float64 // seconds
+	walBytes                                      float64
+	commits                                       float64
 }
 
 func (u usage) minus(v usage) usage {
 	return usage{
-		u.brokerCPU - v.brokerCPU, u.postgresCPU - v.postgresCPU, u.driverCPU - v.driverCPU,
+		u.brokerCPU - v.brokerCPU, u.sweeperCPU - v.sweeperCPU, u.postgresCPU - v.postgresCPU, u.driverCPU - v.driverCPU,
 		u.walBytes - v.walBytes, u.commits - v.commits,
 	}
 }
 
-// usage reads the processors' time of brokers and PostgreSQL, apart from the
-// driver's, and PostgreSQL's write-ahead log position and commits.
+// usage reads the processors' time of brokers, sweepers and PostgreSQL, apart from
+// the driver's, and PostgreSQL's write-ahead log position and commits.
 func (s *stack) usage(ctx context.Context) (usage, error) {
 	var u usage
 	const q = `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, pg_stat_get_db_xact_commit(oid)::float8
@@ -37,21 +37,36 @@ func (s *stack) usage(ctx context.Context) (usage, error) {
 	if err := s.db.QueryRow(ctx, q).Scan(&u.walBytes, &u.commits); err != nil {
 		return u, fmt.Errorf("read the WAL position: %w", err)
 	}
-	for _, b := range s.brokers {
-		st, err := readStat(b.proc.PID())
-		if err != nil {
-			return u, err
-		}
-		u.brokerCPU += st.own
+	var err error
+	if u.brokerCPU, err = processorTime(s.brokers); err != nil {
+		return u, err
+	}
+	if u.sweeperCPU, err = processorTime(s.sweepers); err != nil {
+		return u, err
 	}
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
 		return u, err
 	}
 	u.driverCPU = time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
-	var err error
 	u.postgresCPU, err = treeCPU(s.lab.pg.PID())
 	return u, err
+}
+
+// processorTime adds up that of services, as far as they run.
+func processorTime(services []*service) (float64, error) {
+	total := 0.0
+	for _, v := range services {
+		if !v.running() {
+			continue
+		}
+		st, err := readStat(v.proc.PID())
+		if err != nil {
+			return 0, err
+		}
+		total += st.own
+	}
+	return total, nil
 }
 
 // treeCPU sums a process, its living children, and the children it has reaped.
