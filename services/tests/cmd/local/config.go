@@ -19,12 +19,19 @@ type config struct {
 	givenHost string // PG_HOST: use that server instead of a private one
 
 	maintainerOpsPort int
+	sweeperOpsPort    int
+
+	// Where broker and sweeper tell each other of timers.
+	brokerMeshPort, sweeperMeshPort int
 }
 
 const (
 	defaultHTTPPort          = 6632
 	defaultOpsPort           = 6640
 	defaultMaintainerOpsPort = 6641
+	defaultSweeperOpsPort    = 6642
+	defaultBrokerMeshPort    = 6633
+	defaultSweeperMeshPort   = 6634
 	defaultDir               = ".local"
 )
 
@@ -33,12 +40,17 @@ const (
 	variablePort              = "PORT"
 	variableOpsPort           = "OPS_PORT"
 	variableMaintainerOpsPort = "MAINTAINER_OPS_PORT"
+	variableSweeperOpsPort    = "SWEEPER_OPS_PORT"
+	variableBrokerMeshPort    = "MESH_PORT"
+	variableSweeperMeshPort   = "SWEEPER_MESH_PORT"
 )
 
 // ports are those that the stack listens on.
 func (c config) ports() map[string]int {
 	return map[string]int{
-		variablePort: c.httpPort, variableOpsPort: c.opsPort, variableMaintainerOpsPort: c.maintainerOpsPort,
+		variablePort: c.httpPort, variableOpsPort: c.opsPort,
+		variableMaintainerOpsPort: c.maintainerOpsPort, variableSweeperOpsPort: c.sweeperOpsPort,
+		variableBrokerMeshPort: c.brokerMeshPort, variableSweeperMeshPort: c.sweeperMeshPort,
 	}
 }
 
@@ -62,6 +74,9 @@ func loadConfig(getenv func(string) string) (config, error) {
 		givenHost: strings.TrimSpace(getenv("PG_HOST")),
 
 		maintainerOpsPort: port(variableMaintainerOpsPort, defaultMaintainerOpsPort),
+		sweeperOpsPort:    port(variableSweeperOpsPort, defaultSweeperOpsPort),
+		brokerMeshPort:    port(variableBrokerMeshPort, defaultBrokerMeshPort),
+		sweeperMeshPort:   port(variableSweeperMeshPort, defaultSweeperMeshPort),
 	}
 	switch v := strings.ToLower(strings.TrimSpace(getenv("RESET"))); v {
 	case "", "0", "false", "no", "off":

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -101,66 +99,14 @@ func proveRetention(ctx context.Context, base string, c *console) error {
 		return fmt.Errorf("push: %w", err)
 	}
 	began := time.Now()
-	for {
+	gone, err := until(ctx, func() (bool, error) {
 		var detail queueDetail
-		if err := call(ctx, http.MethodGet, base+"/api/v1/resources/queues/"+retentionQueue, nil, http.StatusOK, &detail); err != nil {
-			return fmt.Errorf("read the queue: %w", err)
-		}
-		if detail.Totals.Total == 0 {
-			c.step("a message that may wait for 1 s was removed after %s", time.Since(began).Round(10*time.Millisecond))
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pollPause):
-		}
-	}
-}
-
-// call sends one JSON request and decodes the answer, which must carry want.
-func call(ctx context.Context, method, target string, body any, want int, into any) error {
-	var r io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		r = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, r)
+		err := call(ctx, http.MethodGet, base+"/api/v1/resources/queues/"+retentionQueue, nil, http.StatusOK, &detail)
+		return detail.Totals.Total == 0, err
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("read the queue: %w", err)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return err
-	}
-	if res.StatusCode != want {
-		return fmt.Errorf("%s %s answered %s: %s", method, target, res.Status, text)
-	}
-	return json.Unmarshal(text, into)
-}
-
-// welcome is what the person sees once everything works.
-func welcome(base string, cfg config) string {
-	return fmt.Sprintf(`
-  Queen is ready:  %[1]s
-  Health and metrics: broker http://127.0.0.1:%[2]d, maintainer http://127.0.0.1:%[4]d
-
-  Try it from another terminal:
-
-    curl -s %[1]s/api/v1/push -d '{"items":[{"queue":"orders","partition":"customer-7","payload":{"n":1}}]}'
-    curl -s '%[1]s/api/v1/pop/queue/orders?batch=10&autoAck=true'
-    curl -s %[1]s/api/v1/resources/queues
-
-  Data and logs are in %[3]s/. Ctrl-C stops everything; make run RESET=1 starts empty.
-
-`, base, cfg.opsPort, defaultDir, cfg.maintainerOpsPort)
+	c.step("a message that may wait for 1 s was removed after %s", short(gone.Sub(began)))
+	return nil
 }

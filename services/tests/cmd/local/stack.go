@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,44 +17,48 @@ import (
 
 // stack is everything that `make run` starts, stopped in reverse order.
 type stack struct {
-	cfg        config
-	console    *console
-	url        string
-	pg         *pglocal.Server
-	broker     *child
-	maintainer *child
-	unlock     func()
+	cfg      config
+	console  *console
+	url      string
+	pg       *pglocal.Server
+	children map[string]*child
+	unlock   func()
 }
 
 func newStack(cfg config, c *console) *stack {
 	return &stack{
-		cfg: cfg, console: c, unlock: func() {},
+		cfg: cfg, console: c, unlock: func() {}, children: make(map[string]*child),
 		url: "http://127.0.0.1:" + strconv.Itoa(cfg.httpPort),
 	}
 }
 
-// start brings the stack up and proves it: a first message goes through, and one
-// that nobody wants goes away.
+// start brings the stack up and proves it, service by service.
 func (s *stack) start(ctx context.Context) error {
-	if err := s.prepare(ctx); err != nil {
-		return err
-	}
-	if err := s.startPostgres(ctx); err != nil {
-		return err
-	}
-	if err := s.build(ctx); err != nil {
-		return err
-	}
-	if err := s.startServices(ctx); err != nil {
-		return err
-	}
-	if err := proveStack(ctx, s.url, s.console); err != nil {
-		return s.broker.explain(fmt.Errorf("first message: %w", err))
-	}
-	if err := proveRetention(ctx, s.url, s.console); err != nil {
-		return s.maintainer.explain(fmt.Errorf("retention: %w", err))
+	for _, step := range []func(context.Context) error{s.prepare, s.startPostgres, s.build, s.startServices, s.prove} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	s.console.print(welcome(s.url, s.cfg))
+	return nil
+}
+
+// prove has a first message go through, one that nobody wants go away, and a timer
+// and a key have their time.
+func (s *stack) prove(ctx context.Context) error {
+	for _, proof := range []struct {
+		name, service string
+		prove         func(ctx context.Context, base string, c *console) error
+	}{
+		{"first message", broker, proveStack},
+		{"retention", maintainer, proveRetention},
+		{"timer", sweeper, proveTimer},
+		{"key", sweeper, proveKey},
+	} {
+		if err := proof.prove(ctx, s.url, s.console); err != nil {
+			return s.children[proof.service].explain(fmt.Errorf("%s: %w", proof.name, err))
+		}
+	}
 	return nil
 }
 
@@ -102,11 +107,12 @@ func (s *stack) startPostgres(ctx context.Context) error {
 }
 
 // services are built and started in this order, which is also that of the log.
-func services() []string { return []string{broker, maintainer} }
+func services() []string { return []string{broker, maintainer, sweeper} }
 
 const (
 	broker     = "broker"
 	maintainer = "maintainer"
+	sweeper    = "sweeper"
 )
 
 func (s *stack) binary(service string) string {
@@ -125,34 +131,56 @@ func (s *stack) build(ctx context.Context) error {
 	return nil
 }
 
-// startServices starts them at once: the maintainer waits for the schema that the
-// broker applies.
+// startServices starts them at once: the others wait for the schema that the broker
+// applies.
 func (s *stack) startServices(ctx context.Context) (err error) {
-	s.console.step("starting the broker and the maintainer")
-	if s.broker, err = s.startChild(broker, s.brokerEnv()); err != nil {
-		return err
+	s.console.step("starting the services")
+	for _, name := range services() {
+		if s.children[name], err = s.startChild(name, s.env(name)); err != nil {
+			return err
+		}
 	}
-	if s.maintainer, err = s.startChild(maintainer, s.maintainerEnv()); err != nil {
-		return err
+	for _, name := range services() {
+		if err := s.children[name].waitReady(ctx, s.readyURL(name)); err != nil {
+			return err
+		}
 	}
-	if err := s.broker.waitReady(ctx, s.url+"/health"); err != nil {
-		return err
+	return nil
+}
+
+func (s *stack) readyURL(service string) string {
+	switch service {
+	case maintainer:
+		return "http://" + loopback(s.cfg.maintainerOpsPort) + "/ready"
+	case sweeper:
+		return "http://" + loopback(s.cfg.sweeperOpsPort) + "/ready"
 	}
-	return s.maintainer.waitReady(ctx, "http://"+loopback(s.cfg.maintainerOpsPort)+"/ready")
+	return s.url + "/health"
 }
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-func (s *stack) brokerEnv() []string {
-	env := append(s.serviceEnv(), "PORT="+strconv.Itoa(s.cfg.httpPort), "QUEEN_OPS_ADDR="+loopback(s.cfg.opsPort))
+func (s *stack) env(service string) []string {
+	env := s.serviceEnv()
+	switch service {
+	case maintainer:
+		return append(env, "QUEEN_OPS_ADDR="+loopback(s.cfg.maintainerOpsPort))
+	case sweeper:
+		return append(env, s.meshEnv(s.cfg.sweeperMeshPort, s.cfg.brokerMeshPort, s.cfg.sweeperOpsPort)...)
+	}
+	env = append(env, "PORT="+strconv.Itoa(s.cfg.httpPort))
 	if os.Getenv("QUEEN_BIND_ADDR") == "" {
 		env = append(env, "QUEEN_BIND_ADDR=127.0.0.1")
 	}
-	return env
+	return append(env, s.meshEnv(s.cfg.brokerMeshPort, s.cfg.sweeperMeshPort, s.cfg.opsPort)...)
 }
 
-func (s *stack) maintainerEnv() []string {
-	return append(s.serviceEnv(), "QUEEN_OPS_ADDR="+loopback(s.cfg.maintainerOpsPort))
+// meshEnv joins a service to the other one that has to do with timers.
+func (s *stack) meshEnv(own, other, opsPort int) []string {
+	return []string{
+		"QUEEN_OPS_ADDR=" + loopback(opsPort), "QUEEN_MESH_PEERS=" + loopback(other), "QUEEN_MESH_PORT=" + strconv.Itoa(own),
+		"QUEEN_MESH_BIND_ADDR=127.0.0.1", "QUEEN_MESH_ADVERTISE_HOST=127.0.0.1",
+	}
 }
 
 // serviceEnv is the caller's environment, so that any setting can be tried, with
@@ -169,23 +197,27 @@ func (s *stack) serviceEnv() []string {
 
 // follow shows the logs until the person interrupts or a service ends.
 func (s *stack) follow(ctx context.Context) error {
-	s.broker.log.follow()
-	s.maintainer.log.follow()
+	for _, name := range services() {
+		s.children[name].log.follow()
+	}
 	select {
 	case <-ctx.Done():
 		s.console.step("stopping")
 		return nil
-	case <-s.broker.process.Done():
-		return s.broker.ended()
-	case <-s.maintainer.process.Done():
-		return s.maintainer.ended()
+	case <-s.children[broker].process.Done():
+		return s.children[broker].ended()
+	case <-s.children[maintainer].process.Done():
+		return s.children[maintainer].ended()
+	case <-s.children[sweeper].process.Done():
+		return s.children[sweeper].ended()
 	}
 }
 
 // stop ends what start started, in reverse order.
 func (s *stack) stop() {
-	s.maintainer.stop()
-	s.broker.stop()
+	for _, name := range slices.Backward(services()) {
+		s.children[name].stop()
+	}
 	if s.pg != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), process.StopGrace)
 		defer cancel()
