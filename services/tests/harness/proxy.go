@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proxy stands between brokers and PostgreSQL and can be told to fail. It
-// forwards bytes as they are; only LoseAnswer looks into them.
+// Proxy stands between services and PostgreSQL and can be told to fail. It
+// forwards bytes as they are; LoseAnswer and the holds look into them.
 type Proxy struct {
 	ln     net.Listener
 	target string
@@ -23,7 +24,7 @@ type Proxy struct {
 	state  proxyState
 	opened chan struct{} // closed while bytes flow
 	links  map[*link]bool
-	armed  *lostAnswer
+	armed  []*order
 }
 
 type proxyState int
@@ -35,11 +36,32 @@ const (
 	closed
 )
 
-// lostAnswer is an order to lose one answer.
-type lostAnswer struct {
-	sql  string
-	lost chan struct{}
+// order says what is to become of the next statement whose text holds sql.
+type order struct {
+	sql    string
+	do     fate
+	caught chan struct{} // closed once it has become of one
+	free   chan struct{} // closed when what is held may go on
 }
+
+type fate int
+
+const (
+	loseAnswer fate = iota
+	holdStatement
+	holdAnswer
+)
+
+// Held is a statement, or its answer, that the proxy keeps to itself.
+type Held struct {
+	// Caught is closed once the proxy has it.
+	Caught <-chan struct{}
+
+	free func()
+}
+
+// Release lets it go on, now or once it is caught.
+func (h *Held) Release() { h.free() }
 
 // NewProxy is another way to the server of a database, until the test ends. Who
 // goes it is a matter of PG_HOST and PG_PORT.
@@ -98,11 +120,27 @@ func (p *Proxy) Open() int {
 // LoseAnswer cuts the next connection on which the server has answered a
 // statement whose text holds sql, without passing the answer on: the statement
 // has been committed and its client does not know. The channel is closed then.
-func (p *Proxy) LoseAnswer(sql string) <-chan struct{} {
+func (p *Proxy) LoseAnswer(sql string) <-chan struct{} { return p.arm(sql, loseAnswer).caught }
+
+// HoldStatement keeps the next statement whose text holds sql from the server: its
+// client waits and the server knows nothing, until Release.
+func (p *Proxy) HoldStatement(sql string) *Held { return p.hold(sql, holdStatement) }
+
+// HoldAnswer keeps the answer of the next statement whose text holds sql from its
+// client: the statement has been committed and its client waits, until Release.
+func (p *Proxy) HoldAnswer(sql string) *Held { return p.hold(sql, holdAnswer) }
+
+func (p *Proxy) hold(sql string, do fate) *Held {
+	o := p.arm(sql, do)
+	return &Held{Caught: o.caught, free: sync.OnceFunc(func() { close(o.free) })}
+}
+
+func (p *Proxy) arm(sql string, do fate) *order {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.armed = &lostAnswer{sql: sql, lost: make(chan struct{})}
-	return p.armed.lost
+	o := &order{sql: sql, do: do, caught: make(chan struct{}), free: make(chan struct{})}
+	p.armed = append(p.armed, o)
+	return o
 }
 
 func (p *Proxy) become(s proxyState) {
@@ -148,7 +186,7 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	l := &link{proxy: p, client: client, statements: map[string]string{}}
+	l := &link{proxy: p, client: client, statements: map[string]string{}, ended: make(chan struct{})}
 	defer l.reset()
 	if !p.pass() {
 		return
@@ -191,13 +229,16 @@ type link struct {
 
 	in         frontend          // what the client has sent so far
 	statements map[string]string // name -> SQL text
+	ended      chan struct{}
+	end        sync.Once
 
 	mu      sync.Mutex
-	waiting *lostAnswer // the answer that is on its way is to be lost
-	held    []byte      // of it
+	waiting *order // what is to become of the answer that is on its way
+	held    []byte // of it
 }
 
 func (l *link) reset() {
+	l.end.Do(func() { close(l.ended) })
 	for _, c := range []net.Conn{l.client, l.server} {
 		if tcp, ok := c.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
@@ -235,6 +276,12 @@ func (l *link) copy(dst, src net.Conn, see func([]byte) ([]byte, error)) {
 // asked looks at what the client sends: a Bind of the statement that an order
 // names marks the connection.
 func (l *link) asked(chunk []byte) ([]byte, error) {
+	var held *order
+	mark := func(sql string) {
+		if o := l.mark(sql); o != nil {
+			held = o
+		}
+	}
 	l.in.feed(chunk, func(kind byte, body []byte) {
 		switch kind {
 		case 'P': // Parse: name, text
@@ -244,24 +291,48 @@ func (l *link) asked(chunk []byte) ([]byte, error) {
 		case 'B': // Bind: portal, statement name
 			_, rest, _ := strings.Cut(string(body), "\x00")
 			name, _, _ := strings.Cut(rest, "\x00")
-			l.mark(l.statements[name])
+			mark(l.statements[name])
 		case 'Q': // simple query
-			l.mark(string(body))
+			mark(string(body))
 		}
 	})
+	if held != nil && !l.keep(held) {
+		return nil, errLost
+	}
 	return chunk, nil
 }
 
-func (l *link) mark(sql string) {
+// keep waits until what an order holds may go on; false tells that the connection
+// has ended instead.
+func (l *link) keep(o *order) bool {
+	close(o.caught)
+	select {
+	case <-o.free:
+		return true
+	case <-l.ended:
+		return false
+	}
+}
+
+// mark takes the order that names a statement, and answers it if the statement
+// itself is to be held.
+func (l *link) mark(sql string) *order {
 	p := l.proxy
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.armed == nil || !strings.Contains(sql, p.armed.sql) {
-		return
+	i := slices.IndexFunc(p.armed, func(o *order) bool { return strings.Contains(sql, o.sql) })
+	if i < 0 {
+		return nil
+	}
+	o := p.armed[i]
+	p.armed = slices.Delete(p.armed, i, i+1)
+	if o.do == holdStatement {
+		return o
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting, p.armed = p.armed, nil
+	l.waiting = o
+	return nil
 }
 
 var errLost = errors.New("the answer is lost")
@@ -279,14 +350,30 @@ func (l *link) answered(chunk []byte) ([]byte, error) {
 	text := string(l.held)
 	switch {
 	case strings.HasSuffix(text, ready+"I"):
-		close(l.waiting.lost)
-		return nil, errLost
+		return l.judge()
 	case strings.HasSuffix(text, ready+"T"), strings.HasSuffix(text, ready+"E"):
 		out := l.held
 		l.held = nil
 		return out, nil
 	}
 	return nil, nil
+}
+
+// judge does with a whole answer what was ordered.
+func (l *link) judge() ([]byte, error) {
+	o, out := l.waiting, l.held
+	l.waiting, l.held = nil, nil
+	if o.do == loseAnswer {
+		close(o.caught)
+		return nil, errLost
+	}
+	l.mu.Unlock() // the client may go on asking
+	kept := l.keep(o)
+	l.mu.Lock()
+	if !kept {
+		return nil, errLost
+	}
+	return out, nil
 }
 
 // frontend cuts the client's side of the protocol into messages.
