@@ -19,6 +19,8 @@ const (
 	StopGrace = 5 * time.Second
 	// GiveBackTime is how long giving timers back may take.
 	GiveBackTime = 5 * time.Second
+	// giveBackPause is between two tries of that.
+	giveBackPause = 100 * time.Millisecond
 )
 
 // drain is one turn of claiming and firing.
@@ -32,7 +34,6 @@ type drain struct {
 	mu      sync.Mutex
 	sum     Report
 	failed  bool // the database did not do what it should
-	met     bool // another sweeper, at the same timers
 	problem error
 }
 
@@ -91,7 +92,7 @@ func lasting(ctx context.Context, grace time.Duration) (context.Context, context
 // over tells that nothing more is to be claimed.
 func (d *drain) over() bool {
 	return d.dry || d.stopped() || d.taken >= d.cfg.CycleMaxRows || time.Since(d.began) >= d.cfg.Lease/2 ||
-		!d.switches.fire() || d.obstructed()
+		!d.switches.fire() || d.troubled()
 }
 
 // capped tells that a bound ended the drain, not the lack of timers.
@@ -108,12 +109,10 @@ func (d *drain) stopped() bool {
 	}
 }
 
-// obstructed tells of a failure, or of a stale fire: its timers are given back, and
-// this sweeper would claim them again and again.
-func (d *drain) obstructed() bool {
+func (d *drain) troubled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.failed || d.met
+	return d.failed
 }
 
 // trouble notes a failure after which nothing more is to be claimed for now.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 )
@@ -87,8 +88,9 @@ func (d *drain) blame(ctx context.Context, timers []*held, err error) (exhausted
 }
 
 // release gives timers back. Those that are not this sweeper's any more are left alone.
-// When it fails they wait for the end of their lease. It has a time of its own, since the
-// context may have ended just when it is needed.
+// It is tried again while its time lasts, because what cost a fire its connection costs
+// this one its own, and a lease is long. When it fails for good they wait for the end of
+// that. The time is its own, since the context may have ended just when it is needed.
 func (d *drain) release(ctx context.Context, timers []*held, f store.TimerFailure) (out store.TimersFailed, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), GiveBackTime)
 	defer cancel()
@@ -97,6 +99,9 @@ func (d *drain) release(ctx context.Context, timers []*held, f store.TimerFailur
 		keys[i] = store.HeldTimer{TimerKey: h.TimerKey, Token: h.Token}
 	}
 	out, err := d.db.TimersFail(ctx, keys, f)
+	for err != nil && store.Classify(err) == store.Transient && lifecycle.Sleep(ctx, giveBackPause) {
+		out, err = d.db.TimersFail(ctx, keys, f)
+	}
 	if err != nil {
 		d.trouble(err)
 		d.complain(ctx, "timers could not be given back and wait for the end of their lease", len(timers), err)
