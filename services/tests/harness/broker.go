@@ -78,7 +78,7 @@ func (s *suite) startShared() (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.newBrokers(ctx, db, Setup{Env: []string{"DB_POOL_SIZE=30"}})
+	b, err := s.newBrokers(ctx, db, Setup{Env: []string{"DB_POOL_SIZE=30", "QUEEN_KV_POOL_SIZE=8"}})
 	if err != nil {
 		return nil, err
 	}
@@ -275,6 +275,8 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 	url := "http://127.0.0.1:" + strconv.Itoa(port)
 	env = slices.Concat(cleanEnvironment(), db.env, []string{
 		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
+		// Tests are one tenant, and come all at once.
+		"QUEEN_KV_READ_RATE=1000000", "QUEEN_KV_READ_BURST=1000000", "QUEEN_KV_WRITE_RATE=1000000", "QUEEN_KV_WRITE_BURST=1000000", "QUEEN_KV_CELL_RATE=0",
 	}, env)
 	b := &Broker{DB: db, Client: NewClient(url), service: newService("broker", path, url+"/health", env)}
 	b.Each = []*Broker{b}
