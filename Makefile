@@ -59,6 +59,10 @@ test-engine: ## Run the end-to-end suite with three brokers, and with each accel
 test-retention: ## Hunt for minutes for deadlocks, lost writes and crashes of retention
 	QUEEN_TEST_LONG=1 go test -count=1 -timeout 20m ./services/tests/retention
 
+.PHONY: test-sweeper
+test-sweeper: ## Let sweepers steal each other's leases for minutes, and look for a timer that fired twice or never
+	QUEEN_TEST_LONG=1 go test -count=1 -timeout 20m ./services/tests/sweeper
+
 .PHONY: test-race
 test-race: ## Run every test with the race detector, the broker under test included
 	QUEEN_TEST_RACE=1 go test -race -timeout 30m $(PACKAGES)
