@@ -14,6 +14,9 @@
 //     unchanged for as long as it uses them.
 //   - A value nested deeper than MaxDepth is refused, known or not, and so is an
 //     array of more than MaxElements items, acknowledgements or operations.
+//   - The riders of a transaction, its arrays kv and timers, are passed on as they
+//     stand: what an operation on a key or a timer says is for others to read. Their
+//     results come after those of the operations; see AppendTxResponse.
 //   - A known key given twice in an envelope or an item is refused; unknown
 //     keys are ignored, also those that only another kind of operation knows.
 //     Keys are compared after their escapes are read, and with their case.
