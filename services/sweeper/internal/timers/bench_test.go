@@ -2,8 +2,9 @@ package timers
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,50 +13,95 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"log/slog"
-
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+// BenchmarkDrain drains a backlog that lies in a hundred lanes, once by the cycle and
+// once by its peer, which claims, packs and fires by turns with claims of the same
+// size. QUEEN_TEST_PG_URL names the server to use: the tests' own writes nothing
+// through to the disk.
+func BenchmarkDrain(b *testing.B) {
+	for _, size := range []int{200, 1000} {
+		b.Run(fmt.Sprintf("claims of %d", size), func(b *testing.B) {
+			db := pgtest.New(b)
+			cfg := Defaults()
+			cfg.ClaimBatch = size
+			s := quietSweeper(b, cfg, db)
+			var cycle, peer time.Duration
+			const timers = 50_000
+			for b.Loop() {
+				backlog(b, db, timers, 100)
+				began := time.Now()
+				r, err := s.drainAll(b.Context())
+				cycle += time.Since(began)
+				require.NoError(b, err)
+				require.Equal(b, timers, r.Fired)
 
+				backlog(b, db, timers, 100)
+				began = time.Now()
+				byTurns(b, s, size)
+				peer += time.Since(began)
+			}
+			b.ReportMetric(float64(timers*b.N)/cycle.Seconds(), "timers/s")
+			b.ReportMetric(float64(timers*b.N)/peer.Seconds(), "peer-timers/s")
+			b.ReportMetric(peer.Seconds()/cycle.Seconds(), "ratio")
+		})
+	}
+}
+
+// byTurns claims, packs and fires one batch after the other.
+func byTurns(b *testing.B, s *Sweeper, size int) {
+	first := 0
+	for {
+		claimed, err := s.db.TimersClaim(b.Context(), store.TimerClaim{
+			Shards: store.Shards(first), Lease: time.Minute, Rows: size, PerTenant: s.cfg.FireRatePerTenant,
+		})
+		require.NoError(b, err)
+		if len(claimed) == 0 {
+			return
+		}
+		first += 25
+		batch := make([]*held, len(claimed))
+		for i := range claimed {
+			batch[i] = &held{ClaimedTimer: claimed[i]}
+		}
+		volleys, _ := s.loader.load(batch)
+		for _, v := range volleys {
+			_, err := s.db.TimersFire(b.Context(), v.segments())
+			require.NoError(b, err)
+		}
+	}
+}
+
+func quietSweeper(tb testing.TB, cfg Config, db *pgdb.DB) *Sweeper {
+	tb.Helper()
+	packer, err := segment.NewPacker(segment.DefaultLevel)
+	require.NoError(tb, err)
+	s, err := New(cfg, Deps{
+		Store: store.New(db), Packer: packer, Log: slog.New(slog.DiscardHandler), Meter: noop.NewMeterProvider().Meter(""),
+		Announce: func(uuid.UUID, string, string, int) {},
+	})
+	require.NoError(tb, err)
+	return s
+}
+
+// backlog lays timers that are due, spread over lanes.
 func backlog(tb testing.TB, db *pgdb.DB, timers, lanes int) {
 	tb.Helper()
-	require.NoError(tb, db.Do(tb.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `INSERT INTO queen.log_timers (queue, timer_key, "partition", deliver_at, txn, message_id, payload)
-			SELECT 'q', 'order-' || g, 'lane-' || g % $2::int, now() - INTERVAL '1 second' + g * INTERVAL '1 us', 'txn-' || g, gen_random_uuid(),
-				convert_to('{"n":' || g || ',"text":"' || repeat('x', 180) || '"}', 'UTF8') FROM generate_series(1, $1::int) AS g`, timers, lanes)
-		return err
-	}))
-	require.NoError(tb, db.Do(tb.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `VACUUM ANALYZE queen.log_timers`)
-		return err
-	}))
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO queen.log_timers (queue, timer_key, "partition", deliver_at, txn, message_id, payload)
+			SELECT 'q', 'order-' || g, 'lane-' || g %% %d, now() - INTERVAL '10 second' + g * INTERVAL '1 us', 'txn-' || g, gen_random_uuid(),
+				convert_to('{"n":' || g || ',"text":"' || repeat('x', 180) || '"}', 'UTF8') FROM generate_series(1, %d) AS g`, lanes, timers),
+		`VACUUM ANALYZE queen.log_timers`,
+	} {
+		require.NoError(tb, db.Do(tb.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, sql)
+			return err
+		}))
+	}
 }
 
-func BenchmarkDrain(b *testing.B) {
-	db := pgtest.New(b)
-	packer, err := segment.NewPacker(segment.DefaultLevel)
-	require.NoError(b, err)
-	var announced atomic.Int64
-	s, err := New(Defaults(), Deps{
-		Store: store.New(db), Packer: packer, Log: slog.New(slog.DiscardHandler), Meter: noop.NewMeterProvider().Meter(""),
-		Announce: func(_ uuid.UUID, _, _ string, n int) { announced.Add(int64(n)) },
-	})
-	require.NoError(b, err)
-	var elapsed time.Duration
-	const timers = 50_000
-	for b.Loop() {
-		backlog(b, db, timers, 100)
-		began := time.Now()
-		r, err := s.drainAll(b.Context())
-		elapsed += time.Since(began)
-		require.NoError(b, err)
-		require.Equal(b, timers, r.Fired)
-		b.Logf("%+v", r)
-	}
-	b.ReportMetric(float64(timers*b.N)/elapsed.Seconds(), "timers/s")
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }

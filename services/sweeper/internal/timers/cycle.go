@@ -132,7 +132,7 @@ func (s *Sweeper) Once(ctx context.Context) (Report, error) {
 	return report, errors.Join(err, err2)
 }
 
-// drainAll makes cycles until one takes nothing.
+// drainAll makes cycles until one delivers nothing.
 func (s *Sweeper) drainAll(ctx context.Context) (sum Report, err error) {
 	if err := s.switches.look(ctx); err != nil {
 		return sum, err
@@ -150,7 +150,7 @@ func (s *Sweeper) drainAll(ctx context.Context) (sum Report, err error) {
 		}
 		d := s.timedDrain(ctx)
 		sum.add(d.sum)
-		if d.taken == 0 || d.failed {
+		if d.failed || d.sum.Fired+d.sum.DeadLettered == 0 {
 			return sum, d.problem
 		}
 	}

@@ -34,6 +34,7 @@ type drain struct {
 	mu      sync.Mutex
 	sum     Report
 	failed  bool // the database did not do what it should
+	met     bool // another sweeper, at the same timers
 	problem error
 }
 
@@ -92,7 +93,7 @@ func lasting(ctx context.Context, grace time.Duration) (context.Context, context
 // over tells that nothing more is to be claimed.
 func (d *drain) over() bool {
 	return d.dry || d.stopped() || d.taken >= d.cfg.CycleMaxRows || time.Since(d.began) >= d.cfg.Lease/2 ||
-		!d.switches.fire() || d.troubled()
+		!d.switches.fire() || d.obstructed()
 }
 
 // capped tells that a bound ended the drain, not the lack of timers.
@@ -109,10 +110,12 @@ func (d *drain) stopped() bool {
 	}
 }
 
-func (d *drain) troubled() bool {
+// obstructed tells of a failure, or of a stale fire: its timers are given back, and
+// this sweeper would claim them again and again.
+func (d *drain) obstructed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.failed
+	return d.failed || d.met
 }
 
 // trouble notes a failure after which nothing more is to be claimed for now.

@@ -74,7 +74,10 @@ func (d *drain) fired(ctx context.Context, v volley, verdicts []store.FireVerdic
 		return
 	}
 	d.metrics.fired(ctx, resultStale, len(stale))
-	d.count(func(sum *Report) { sum.Stale += len(stale) })
+	d.count(func(sum *Report) {
+		sum.Stale += len(stale)
+		d.met = true
+	})
 	d.giveBack(ctx, stale, giveBackReason{text: "a timer of its segment was held by another sweeper"})
 }
 
