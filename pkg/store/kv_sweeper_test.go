@@ -346,3 +346,17 @@ func TestKVWorksWithoutTheSweeperFile(t *testing.T) {
 	_, err = b.store.KVMeasure(t.Context(), store.Shards(0), 10)
 	require.Equal(t, store.RetryLater, store.Classify(err))
 }
+
+func TestSweepTables(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	empty, err := b.store.SweepTables(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"kv", "log_timers"}, []string{empty[0].Table, empty[1].Table})
+	b.dead(1000)
+	full, err := b.store.SweepTables(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, full[0].Bytes, empty[0].Bytes)
+	require.Equal(t, empty[1].Bytes, full[1].Bytes)
+	require.GreaterOrEqual(t, full[0].Dead, int64(0))
+}

@@ -1,3 +1,51 @@
 // Package timers fires the timers that are due, and has expired keys pruned and usage
-// measured in between.
+// measured in between. Any number of processes do so at the same time: rows are claimed
+// with SKIP LOCKED, nobody is elected, and no advisory lock is taken.
+//
+// # A cycle
+//
+//	probe -> drain -> upkeep -> pause
+//	 |        |        |         |
+//	 |        |        |         +-- until the next timer, a hint, a gate; MaxSleep at most
+//	 |        |        +-- package kv, beside the loop: rollup, then prune, each on its gate
+//	 |        +-- claim and fire, while something is due
+//	 +-- one read-only call: the database's clock, when the next timer is due, how many are
+//
+// The pause is a function of four bands and nothing else: work (MinSleep), an empty claim
+// (jitter), the next timer, and idle (MaxSleep, for the probe never rests for longer).
+// Hints of brokers make it shorter, and are no more than hints. Their instants are of the
+// database's clock, and the last probe tells where this process stands on it: a host whose
+// clock is wrong fires neither sooner nor later.
+//
+// # A drain
+//
+// Claims that come back full are gathered, up to FireClaims of them or MaxFireBytes, packed
+// into one segment for each lane, and fired in one call, or several where the bytes are
+// too many. The next batch is claimed while the last is fired. Nothing more is claimed
+// after CycleMaxRows, or half of the lease, or when the fire is switched off.
+//
+// What a fire costs is lanes: gathering five claims of 200 makes it cheaper by half.
+//
+//	fired      the messages are in the log, the timers gone, in one commit; brokers are told
+//	stale      a timer of the segment was not held any more: the others are given back at once
+//	transient  given back for TransientBackoff, no attempt spent, nothing more claimed for now
+//	permanent  repeated one segment a call, then one timer; what still fails spends an attempt,
+//	           backs off, and after MaxAttempts is moved among the dead letters
+//	schema     (SQLSTATE class 42) spends an attempt, but no timer is dead-lettered for it
+//	no answer  nothing is repeated; giving the timers back tells which were fired
+//
+// A timer that cannot be packed, for its zstd is broken or a field too long, is as one that
+// fails permanently, and its segment goes without it.
+//
+// # Under pressure
+//
+// While the database fails, pauses double and claims halve with every cycle, and the prune,
+// then the rollup are left out; where timers become later although cycles take all they may,
+// only the latter. The fire never stops but by the operator's switch, which is read each
+// second.
+//
+// # A stop
+//
+// The fire that is under way is finished, for StopGrace at most, and what is claimed beyond
+// it is given back: another sweeper takes it at once.
 package timers
