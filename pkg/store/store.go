@@ -28,7 +28,7 @@ func (s *Store) scanOne(ctx context.Context, name, call string, args []any, dest
 // rawJSON runs a call that answers one JSON value and returns its bytes, which
 // the wire passes through.
 func (s *Store) rawJSON(ctx context.Context, name, call string, args ...any) (RawJSON, error) {
-	var out RawJSON
+	var out []byte // as RawJSON it would be parsed first
 	if err := s.scanOne(ctx, name, call, args, &out); err != nil {
 		return nil, err
 	}
