@@ -33,6 +33,16 @@ func DecodeSnapshot(snapshot []byte) []byte {
 	return raw
 }
 
+// AsJSON is a payload as it may stand in an answer: as it is, or {"$raw": base64} when
+// it is no JSON. Pushed payloads have been read as JSON, those of timers by nobody: one
+// that went out as it is would spoil every answer with it, or pass for a part of one.
+func AsJSON(payload []byte) []byte {
+	if json.Valid(payload) {
+		return payload
+	}
+	return rawForm(payload)
+}
+
 func rawForm(payload []byte) []byte {
 	out := []byte(`{"` + rawKey + `":"`)
 	out = base64.StdEncoding.AppendEncode(out, payload)

@@ -19,6 +19,21 @@ func TestSnapshotsInTheMarkedFormRoundTrip(t *testing.T) {
 	})
 }
 
+func TestAsJSONIsAlwaysJSON(t *testing.T) {
+	t.Parallel()
+	for _, valid := range []string{`null`, ` {"a": 1, "a": 2} `, `"\ud800"`, `1e400`} {
+		require.Equal(t, valid, string(AsJSON([]byte(valid))))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		payload := rapid.SliceOf(rapid.Byte()).Draw(t, "payload")
+		out := AsJSON(payload)
+		require.True(t, json.Valid(out))
+		if !json.Valid(payload) {
+			require.Equal(t, string(payload), string(DecodeSnapshot(out)))
+		}
+	})
+}
+
 func TestSnapshotsThatAreNotMarkedStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{`null`, `[]`, `{}`, `"$raw"`, `{"a":1}`, `{"$raw":"aGk=","a":1}`, `{"$raw":5}`, `{"$raw":"*"}`, `{"$raw"`, ``} {

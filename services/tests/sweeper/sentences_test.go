@@ -91,6 +91,7 @@ func beyond() []said {
 		{"Failures", "a transient failure spends no attempt", []string{"TestTransientFailuresSpendNoAttempt"}},
 		{"Failures", "backoff is exponential with full jitter", []string{"timers.TestBackoffDoublesWithFullJitter"}},
 		{"Messages", "compressed payloads arrive as what was compressed", []string{"TestCompressedPayloads"}},
+		{"Messages", "payloads that are no JSON spoil no answer", []string{"TestPayloadsThatAreNotJSON"}},
 		{"Messages", "queues are born at the fire", []string{"TestQueuesAreBornAtTheFire"}},
 		{"Switches", "each is changed alone, and a missing row is on", []string{"TestSwitchesAreChangedOneByOne"}},
 		{"Switches", "keys are switched off for everybody but the prune", []string{"TestKVSwitch"}},

@@ -119,7 +119,7 @@ func (l *loader) frame(h *held) (segment.Frame, error) {
 		return segment.Frame{}, err
 	}
 	return segment.Frame{
-		MessageID: h.MessageID, TransactionID: h.Txn, ProducerSub: h.ProducerSub, Encrypted: h.Encrypted, Payload: payload,
+		MessageID: h.MessageID, TransactionID: h.Txn, ProducerSub: h.ProducerSub, Encrypted: h.Encrypted, Payload: store.AsJSON(payload),
 	}, nil
 }
 

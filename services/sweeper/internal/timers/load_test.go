@@ -74,11 +74,25 @@ func TestTimersArePackedByLane(t *testing.T) {
 	}, frames(t, x.Blob, 2))
 }
 
+// What is no JSON would spoil the answers that it stands in.
+func TestPayloadsThatAreNoJSONArePackedAsBase64(t *testing.T) {
+	t.Parallel()
+	zipped := timer("c", "x", string(squeezed(t, `{`)))
+	zipped.PayloadZstd = true
+	volleys, misfits := newLoader(t, 1<<20).load([]*held{timer("a", "x", `1},{"id":2`), timer("b", "x", ` {"a": 1} `), zipped})
+	require.Empty(t, misfits)
+	var got []string
+	for _, f := range frames(t, volleys[0][0].Blob, 3) {
+		got = append(got, string(f.Payload))
+	}
+	require.Equal(t, []string{`{"$raw":"MX0seyJpZCI6Mg=="}`, ` {"a": 1} `, `{"$raw":"ew=="}`}, got)
+}
+
 func TestAVolleyIsCappedInBytes(t *testing.T) {
 	t.Parallel()
 	timers := func() (out []*held) {
 		for i := range 4 {
-			out = append(out, timer(fmt.Sprint(i), fmt.Sprint("p", i%2), strings.Repeat("x", 100)))
+			out = append(out, timer(fmt.Sprint(i), fmt.Sprint("p", i%2), strings.Repeat("7", 100)))
 		}
 		return out
 	}
