@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
@@ -50,6 +52,35 @@ func BenchmarkDrain(b *testing.B) {
 			b.ReportMetric(peer.Seconds()/cycle.Seconds(), "ratio")
 		})
 	}
+}
+
+// BenchmarkDrainByTwo drains a backlog by one sweeper, and then one by two.
+func BenchmarkDrainByTwo(b *testing.B) {
+	db := pgtest.New(b)
+	sweepers := []*Sweeper{quietSweeper(b, Defaults(), db), quietSweeper(b, Defaults(), db)}
+	var alone, together time.Duration
+	const timers = 50_000
+	for b.Loop() {
+		for n, took := range map[int]*time.Duration{1: &alone, 2: &together} {
+			backlog(b, db, timers, 100)
+			var fired atomic.Int64
+			var running errgroup.Group
+			began := time.Now()
+			for _, s := range sweepers[:n] {
+				running.Go(func() error {
+					r, err := s.drainAll(b.Context())
+					fired.Add(int64(r.Fired))
+					return err
+				})
+			}
+			require.NoError(b, running.Wait())
+			*took += time.Since(began)
+			require.EqualValues(b, timers, fired.Load())
+		}
+	}
+	b.ReportMetric(float64(timers*b.N)/alone.Seconds(), "timers/s")
+	b.ReportMetric(float64(timers*b.N)/together.Seconds(), "two-timers/s")
+	b.ReportMetric(alone.Seconds()/together.Seconds(), "ratio")
 }
 
 // byTurns claims, packs and fires one batch after the other.
