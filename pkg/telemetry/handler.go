@@ -25,7 +25,7 @@ func (t *Telemetry) Handler(log *slog.Logger) http.Handler {
 		}
 		var body bytes.Buffer
 		enc := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeTextPlain))
-		for _, family := range families {
+		for _, family := range t.idle.complete(families) {
 			if err := enc.Encode(family); err != nil {
 				log.WarnContext(r.Context(), "metrics are incomplete", logging.Err(err))
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
@@ -39,6 +40,7 @@ type Telemetry struct {
 	Propagator propagation.TextMapPropagator
 	Tracing    bool                 // an exporter of spans is configured
 	Registry   *prometheus.Registry // what Handler serves
+	idle       *histograms
 	shutdowns  []func(context.Context) error
 }
 
@@ -52,6 +54,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	t := &Telemetry{
 		Tracers:    noop.NewTracerProvider(),
 		Registry:   prometheus.NewRegistry(),
+		idle:       &histograms{byName: map[string]*dto.MetricFamily{}},
 		Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}),
 	}
 	err = errors.Join(t.startTraces(ctx, res), t.startMetrics(ctx, res))
@@ -118,7 +121,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, res *resource.Resource) er
 		}
 	}
 	provider := sdkmetric.NewMeterProvider(opts...)
-	t.Meters = provider
+	t.Meters = meters{provider, t.idle}
 	t.shutdowns = append(t.shutdowns, provider.Shutdown)
 	return nil
 }

@@ -3,10 +3,13 @@ package telemetry_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/telemetry"
@@ -43,6 +46,39 @@ func TestHandlerServesOwnAndRuntimeMetrics(t *testing.T) {
 	require.Regexp(t, `target_info\{.*service_instance_id="i-1".*service_name="queen-test".*service_version="1.2.3"`, rec.Body.String())
 	require.NoError(t, tel.Shutdown(t.Context()))
 	require.NoError(t, tel.Shutdown(t.Context()), "stopping twice is harmless")
+}
+
+func TestHistogramsAreThereBeforeAnythingIsRecorded(t *testing.T) {
+	t.Parallel()
+	tel := newTelemetry(t)
+	meter := tel.Meters.Meter("m")
+	lag, err := meter.Float64Histogram("queen.lag", metric.WithUnit("s"), metric.WithDescription("Lag."),
+		metric.WithExplicitBucketBoundaries(0.5, 1))
+	require.NoError(t, err)
+	size, err := meter.Int64Histogram("queen.size", metric.WithUnit("By"))
+	require.NoError(t, err)
+
+	const head = "# HELP queen_lag_seconds Lag.\n# TYPE queen_lag_seconds histogram\n"
+	before := scrape(t, tel).Body.String()
+	require.Contains(t, before, head+`queen_lag_seconds_bucket{le="0.5"} 0
+queen_lag_seconds_bucket{le="1"} 0
+queen_lag_seconds_bucket{le="+Inf"} 0
+queen_lag_seconds_sum 0
+queen_lag_seconds_count 0
+`)
+	require.Contains(t, before, "\nqueen_size_bytes_count 0\n")
+
+	lag.Record(t.Context(), 0.7, metric.WithAttributes(attribute.String("call", "x")))
+	size.Record(t.Context(), 1)
+	after := scrape(t, tel).Body.String()
+	require.Equal(t, 1, strings.Count(after, head))
+	require.Contains(t, after, head+`queen_lag_seconds_bucket{call="x",le="0.5"} 0
+queen_lag_seconds_bucket{call="x",le="1"} 1
+queen_lag_seconds_bucket{call="x",le="+Inf"} 1
+queen_lag_seconds_sum{call="x"} 0.7
+queen_lag_seconds_count{call="x"} 1
+`)
+	require.Contains(t, after, "\nqueen_size_bytes_count 1\n")
 }
 
 func TestHandlerKeepsTheOtherFamiliesWhenOneFails(t *testing.T) {
