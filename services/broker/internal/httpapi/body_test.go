@@ -241,6 +241,21 @@ func TestRequestsThatWaitForBytesAreBounded(t *testing.T) {
 	<-acked
 }
 
+func TestRoutesOfKeysAndTimersRefuseBodiesInTheirOwnWords(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = 100_000, 100_000, 10*time.Millisecond
+	})
+	finish := b.holdPush(pushOf(90_000))
+	for path, reason := range map[string]string{"/api/v1/kv": "kv_bodies_in_flight", "/api/v1/timers": "timers_bodies_in_flight"} {
+		res, got := b.call("POST", path, strings.Repeat(" ", 50_000)+"[]")
+		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		require.JSONEq(t, `{"error":"rate_limited","reason":"`+reason+`","detail":"too many request bodies are in flight"}`, got)
+	}
+	finish()
+}
+
 func TestRefusedBodiesGiveTheirBytesBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *httpapi.Config) {

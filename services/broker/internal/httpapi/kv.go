@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/queenmq/queen/pkg/wire"
+	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/kv"
 )
 
@@ -21,6 +22,7 @@ const (
 	reasonNamespace   = "kv_bad_namespace"
 	reasonKey         = "kv_bad_key"
 	reasonBodySize    = "kv_body_too_large"
+	reasonBodiesBusy  = "kv_bodies_in_flight"
 )
 
 // kvBatch handles POST /api/v1/kv.
@@ -143,6 +145,10 @@ func (a *API) withKVBody(c echo.Context, use func(body []byte) error) error {
 	case errors.Is(err, errTooLarge):
 		return &wire.Refusal{
 			Status: http.StatusRequestEntityTooLarge, Code: wire.CodePayloadTooLarge, Reason: reasonBodySize, Detail: err.Error(),
+		}
+	case errors.Is(err, errBusy):
+		return &wire.Refusal{
+			Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited, Reason: reasonBodiesBusy, Detail: err.Error(), RetryAfter: admission.RetryAfter,
 		}
 	case errors.Is(err, errCutOff), errors.Is(err, errFraming):
 		return badKV(kv.ReasonBadBody, err.Error())

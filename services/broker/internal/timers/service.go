@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/quota"
@@ -26,6 +27,8 @@ type Store interface {
 // Quota tells what a tenant may schedule.
 type Quota interface {
 	Timers(tenant uuid.UUID, d quota.TimersDemand) (*quota.Charge, error)
+	// TimersPoolRefused hears of a call with schedules that got no connection.
+	TimersPoolRefused()
 }
 
 // Announcer hears of timers that were scheduled: the nearest is due at an instant of
@@ -79,6 +82,9 @@ func (s *Service) Apply(ctx context.Context, tenant uuid.UUID, producerSub strin
 		charge.Refund()
 	}
 	if err != nil {
+		if p.Schedules > 0 && errors.Is(err, pgdb.ErrExhausted) {
+			s.Quota.TimersPoolRefused()
+		}
 		return nil, s.refuse(ctx, err)
 	}
 	return out, nil

@@ -350,6 +350,31 @@ func TestFailuresHaveTheirCodes(t *testing.T) {
 	require.Empty(t, b.hints)
 }
 
+// refusals counts the calls with schedules that got no connection.
+type refusals struct {
+	*quota.Keeper
+	pool int
+}
+
+func (r *refusals) TimersPoolRefused() { r.pool++ }
+
+func TestSchedulesWithoutAConnectionAreCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	seen := &refusals{Keeper: b.keeper}
+	s := b.over(&broken{err: pgdb.ErrExhausted})
+	s.Quota = seen
+	require.Error(t, b.refusal(s, `[`+schedule(nil)+`]`))
+	require.Equal(t, 1, seen.pool)
+	_, err := s.Cancel(t.Context(), tenant, "q", "k", "")
+	require.Error(t, err)
+	require.Equal(t, 1, seen.pool, "a cancel is no schedule")
+	s = b.over(&broken{err: &pgconn.PgError{Code: "40001"}})
+	s.Quota = seen
+	require.Error(t, b.refusal(s, `[`+schedule(nil)+`]`))
+	require.Equal(t, 1, seen.pool, "that one had a connection")
+}
+
 func TestAChargeIsKeptOnlyWhenNobodyKnows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
