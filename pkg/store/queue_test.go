@@ -322,6 +322,22 @@ func TestListQueues(t *testing.T) {
 	require.Empty(t, list(uuid.New()))
 }
 
+func TestListQueuesTellsWhatKeysAndTimersOccupy(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	list := func(tenant uuid.UUID) string {
+		doc, err := b.store.ListQueues(t.Context(), tenant)
+		require.NoError(t, err)
+		return string(doc)
+	}
+	const nothing = `{"queues":[],"kvRows":0,"kvBytes":0,"timerBytes":0}`
+	require.JSONEq(t, nothing, list(store.DefaultTenant()), "nothing is measured yet")
+	b.exec(`INSERT INTO queen.kv_usage (tenant_id, kv_rows, kv_bytes, timer_rows, timer_bytes) VALUES ($1, 3, 12345678901, 5, 6)`,
+		store.DefaultTenant())
+	require.JSONEq(t, `{"queues":[],"kvRows":3,"kvBytes":12345678901,"timerBytes":6}`, list(store.DefaultTenant()))
+	require.JSONEq(t, nothing, list(uuid.New()), "they are of one tenant")
+}
+
 func requireMillis(t *testing.T, v any) {
 	t.Helper()
 	text, ok := v.(string)

@@ -564,14 +564,20 @@ AS $$
 $$;
 
 -- The queue list of a tenant, by name. Counts are live; pending, processing and
--- the retained bytes are the reconciler's last figures, 0 before its first.
+-- the retained bytes are the reconciler's last figures, 0 before its first. Beside it
+-- stands what the tenant's keys and timers occupy, by the last usage rollup. In
+-- PL/pgSQL, since that table comes with a later file.
 CREATE OR REPLACE FUNCTION queen.list_queues_v1(
     p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001'
 )
 RETURNS JSONB
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 AS $$
-    SELECT jsonb_build_object('queues', COALESCE(jsonb_agg(jsonb_build_object(
+DECLARE
+    v_queues JSONB;
+    v_usage  JSONB;
+BEGIN
+    SELECT COALESCE(jsonb_agg(jsonb_build_object(
                'id', q.id,
                'name', q.name,
                'namespace', COALESCE(q.namespace, ''),
@@ -582,11 +588,19 @@ AS $$
                'segments', jsonb_build_object('segments', l.segments, 'messages', l.messages),
                'messages', jsonb_build_object('total', l.messages,
                    'pending', COALESCE(s.pending_messages, 0), 'processing', COALESCE(s.processing_messages, 0))
-           ) ORDER BY q.name COLLATE "C"), '[]'))
+           ) ORDER BY q.name COLLATE "C"), '[]')
+    INTO v_queues
     FROM queen.queues AS q
     JOIN queen.log_queue_stats_all_v1(p_tenant) AS l ON l.queue_name = q.name
     LEFT JOIN LATERAL queen.queue_figures_v1(q.id) AS s ON TRUE
-    WHERE q.tenant_id = p_tenant
+    WHERE q.tenant_id = p_tenant;
+
+    SELECT jsonb_build_object('kvRows', u.kv_rows, 'kvBytes', u.kv_bytes, 'timerBytes', u.timer_bytes)
+    INTO v_usage
+    FROM queen.kv_usage AS u
+    WHERE u.tenant_id = p_tenant;
+    RETURN COALESCE(v_usage, '{"kvRows": 0, "kvBytes": 0, "timerBytes": 0}') || jsonb_build_object('queues', v_queues);
+END
 $$;
 
 -- One queue with its options and partitions, by watermark arithmetic. "failed"

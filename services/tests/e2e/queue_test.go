@@ -290,6 +290,7 @@ func TestListedQueues(t *testing.T) {
 	for _, query := range []string{"", "?stats=cached", "?namespace=zzz&task=zzz&limit=0&offset=99"} {
 		a := b.Get(t, "/api/v1/resources/queues"+query)
 		require.Equal(t, http.StatusOK, a.Status, a)
+		requireKeys(t, a.Object(t), "queues", "kvRows", "kvBytes", "timerBytes")
 		found := map[string]map[string]any{}
 		for _, entry := range a.Object(t)["queues"].([]any) {
 			queue := entry.(map[string]any)
