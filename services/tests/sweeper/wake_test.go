@@ -136,6 +136,7 @@ func TestMetricsAreThereWhenIdle(t *testing.T) {
 	})
 	text := string(s.Get(t, "/metrics/prometheus").Body)
 	for _, name := range []string{
+		"queen_timers_fire_lag_seconds_count", "queen_timers_due_capped", "queen_kv_expired_not_pruned_capped",
 		"queen_kv_expired_not_pruned", "queen_kv_expiry_lag_seconds", "queen_timers_due", "queen_timers_oldest_late_seconds",
 		"queen_timers_claimed_total", `queen_timers_fired_total{result="fired"}`, `queen_timers_fired_total{result="stale"}`,
 		`queen_timers_fired_total{result="duplicate"}`, `queen_timers_failed_total{class="permanent"}`, "queen_timers_dead_lettered_total",

@@ -74,7 +74,9 @@ func (f *table) KVExpire(ctx context.Context, _ []int16, rows int) (store.KVExpi
 	f.asked = append(f.asked, rows)
 	n := min(f.expired-f.held, rows)
 	f.expired -= n
-	return store.KVExpired{Deleted: n, Done: n < rows, Unpruned: f.expired, Lag: time.Duration(f.expired) * time.Second}, nil
+	return store.KVExpired{
+		Deleted: n, Done: n < rows, Unpruned: f.expired, Capped: f.expired >= 8*rows, Lag: time.Duration(f.expired) * time.Second,
+	}, nil
 }
 
 func (f *table) KVMeasure(ctx context.Context, _ []int16, _ int) (out store.KVUsage, err error) {
@@ -316,6 +318,11 @@ func TestWhatIsLeftIsToldAlsoWhenNothingWasDeleted(t *testing.T) {
 	require.Equal(t, 7, r.Expired.Deleted)
 	got = values(t, reader)
 	require.Equal(t, []float64{7, 0, 0}, []float64{got["queen.kv.pruned"], got["queen.kv.expired_not_pruned"], got["queen.kv.expiry_lag"]})
+	require.Equal(t, 0.0, got["queen.kv.expired_not_pruned_capped"])
+	f.expired, f.held = 8*usual().ExpireBatch, 8*usual().ExpireBatch
+	_, err = u.Once(t.Context(), store.Shards(0))
+	require.NoError(t, err)
+	require.Equal(t, 1.0, values(t, reader)["queen.kv.expired_not_pruned_capped"], "there may be more")
 }
 
 func TestOnlySoManyTenantsHaveGauges(t *testing.T) {

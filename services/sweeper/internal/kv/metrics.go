@@ -30,6 +30,7 @@ type metrics struct {
 	duration metric.Float64Histogram
 
 	unpruned, lag atomic.Int64 // rows; nanoseconds
+	capped        atomic.Bool  // there may be more unpruned rows
 	phases        map[string]*phaseState
 
 	mu      sync.Mutex
@@ -86,6 +87,16 @@ func (m *metrics) alarms(meter metric.Meter) error {
 			o.Observe(m.unpruned.Load())
 			return nil
 		}))
+	_, err5 := meter.Int64ObservableGauge("queen.kv.expired_not_pruned_capped",
+		metric.WithDescription("1 where there may be more of them than were counted."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			var capped int64
+			if m.capped.Load() {
+				capped = 1
+			}
+			o.Observe(capped)
+			return nil
+		}))
 	_, err2 := meter.Float64ObservableGauge("queen.kv.expiry_lag", metric.WithUnit("s"),
 		metric.WithDescription("For how long the oldest of them had been expired."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
@@ -112,7 +123,7 @@ func (m *metrics) alarms(meter metric.Meter) error {
 			}
 			return nil
 		}))
-	return errors.Join(err1, err2, err3, err4)
+	return errors.Join(err1, err2, err3, err4, err5)
 }
 
 func (m *metrics) sizes(meter metric.Meter) error {
@@ -203,6 +214,7 @@ func (m *metrics) eachTenant(observe func(store.KVTenantUsage, metric.Measuremen
 func (m *metrics) expired(ctx context.Context, e store.KVExpired) {
 	m.pruned.Add(ctx, int64(e.Deleted))
 	m.unpruned.Store(int64(e.Unpruned))
+	m.capped.Store(e.Capped)
 	m.lag.Store(int64(e.Lag))
 }
 

@@ -520,6 +520,19 @@ func series(t *testing.T, reader sdkmetric.Reader) map[string]float64 {
 	return out
 }
 
+func TestCountOfWhatIsDueSaysWhereItEnds(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+	for _, due := range []store.TimersDue{{Due: 2000, Capped: true}, {Due: 3}} {
+		m.probed(t.Context(), due)
+		got := series(t, reader)
+		require.EqualValues(t, due.Due, got["queen.timers.due"])
+		require.Equal(t, due.Capped, got["queen.timers.due_capped"] == 1)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -531,7 +544,7 @@ func TestMetrics(t *testing.T) {
 
 	idle := series(t, reader)
 	for _, name := range []string{
-		"queen.timers.due", "queen.timers.oldest_late", "queen.timers.claimed", "queen.timers.fired result=fired",
+		"queen.timers.due", "queen.timers.due_capped", "queen.timers.oldest_late", "queen.timers.claimed", "queen.timers.fired result=fired",
 		"queen.timers.fired result=stale", "queen.timers.fired result=duplicate", "queen.timers.failed class=transient",
 		"queen.timers.failed class=permanent", "queen.timers.failed class=configuration", "queen.timers.failed class=lost",
 		"queen.timers.dead_lettered", "queen.timers.isolations", "queen.sweeper.cycles", "queen.sweeper.probes",

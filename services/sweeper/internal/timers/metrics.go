@@ -31,7 +31,7 @@ type metrics struct {
 	// What the gauges show.
 	dueNow, oldest atomic.Int64 // timers; nanoseconds
 	pressure       atomic.Int64
-	off            atomic.Bool
+	dueCapped, off atomic.Bool
 }
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
@@ -108,18 +108,22 @@ func (m *metrics) gauges(meter metric.Meter) error {
 		}))
 	return errors.Join(err,
 		gauge("queen.timers.due", "Timers that were due at the last probe, up to the cap of its count.", m.dueNow.Load),
+		gauge("queen.timers.due_capped", "1 where more timers may have been due than were counted.", func() int64 { return bit(m.dueCapped.Load()) }),
 		gauge("queen.sweeper.pressure", "How far the sweeper gives way to a database in trouble: 0 not at all, 8 at most.", m.pressure.Load),
-		gauge("queen.timers.fire_enabled", "0 while an operator has switched the fire off.", func() int64 {
-			if m.off.Load() {
-				return 0
-			}
-			return 1
-		}))
+		gauge("queen.timers.fire_enabled", "0 while an operator has switched the fire off.", func() int64 { return bit(!m.off.Load()) }))
+}
+
+func bit(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func (m *metrics) probed(ctx context.Context, due store.TimersDue) {
 	m.probes.Add(ctx, 1)
 	m.dueNow.Store(int64(due.Due))
+	m.dueCapped.Store(due.Capped)
 	m.oldest.Store(int64(due.Late))
 }
 
