@@ -23,7 +23,7 @@ const (
 	ProbeEvery = 250 * time.Millisecond
 	// RetryAfter is the pause after a probe or a look that failed.
 	RetryAfter = time.Second
-	// Spacing is the pause between two looks.
+	// Spacing is the pause between two looks; see the package comment for what they cost.
 	Spacing = 50 * time.Millisecond
 	// Share bounds what the looks take: one in so many parts of the time. The processor is
 	// busy for a part of that only.
