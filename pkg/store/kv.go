@@ -57,7 +57,7 @@ func (e *KVPrecondition) Unwrap() error { return e.cause }
 // JSON array; the answer is one of as many elements, by position. What the call is
 // refused for comes back as *KVRefused, a lost required write as *KVPrecondition.
 func (s *Store) KVApply(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (RawJSON, error) {
-	out, err := s.rawJSON(ctx, "key/value operations", `SELECT queen.kv_apply_v1($1, $2)`, string(ops), tenant)
+	out, err := s.rawJSON(ctx, "key/value operations", `SELECT queen.kv_apply_v1($1, $2)`, []byte(ops), tenant)
 	return out, kvError(err)
 }
 

@@ -42,7 +42,7 @@ type TimersApplied struct {
 // nothing (log_timers_apply_v1). ops is a JSON array; producerSub is who asks, "" for
 // nobody. What the call is refused for comes back as *TimersRefused.
 func (s *Store) TimersApply(ctx context.Context, tenant uuid.UUID, producerSub string, ops json.RawMessage) (TimersApplied, error) {
-	text, err := s.rawJSON(ctx, "timer operations", `SELECT queen.log_timers_apply_v1($1, $2, $3)`, string(ops), tenant, producerSub)
+	text, err := s.rawJSON(ctx, "timer operations", `SELECT queen.log_timers_apply_v1($1, $2, $3)`, []byte(ops), tenant, producerSub)
 	if err != nil {
 		return TimersApplied{}, timersError(err)
 	}

@@ -182,7 +182,7 @@ func (s *Store) Transaction(ctx context.Context, t Transaction) (TransactionResu
 	if err != nil {
 		return TransactionResult{}, fmt.Errorf("transaction: write the request: %w", err)
 	}
-	text, err := s.rawJSON(ctx, "transaction", `SELECT queen.log_transaction_wire_v1($1)`, string(body))
+	text, err := s.rawJSON(ctx, "transaction", `SELECT queen.log_transaction_wire_v1($1)`, body)
 	if err != nil {
 		var lost *KVPrecondition
 		if errors.As(kvError(err), &lost) {
