@@ -99,7 +99,7 @@ func byTurns(b *testing.B, s *Sweeper, size int) {
 		for i := range claimed {
 			batch[i] = &held{ClaimedTimer: claimed[i]}
 		}
-		volleys, _ := s.loader.load(batch)
+		volleys, _, _ := s.loader.load(batch)
 		for _, v := range volleys {
 			_, err := s.db.TimersFire(b.Context(), v.segments())
 			require.NoError(b, err)

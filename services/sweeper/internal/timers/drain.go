@@ -174,7 +174,7 @@ func (d *drain) ask() int {
 func (d *drain) weigh(claim []*held) int64 {
 	var bytes int64
 	for _, h := range claim {
-		bytes += int64(len(h.Payload))
+		bytes += d.loader.weight(h)
 	}
 	d.weight = bytes / int64(len(claim))
 	return bytes
@@ -211,17 +211,20 @@ func (s *Sweeper) shards(rows int) []int16 {
 // one before.
 func (d *drain) hand(ctx context.Context, hands []chan []volley, batch []*held) {
 	for i, timers := range d.loader.spread(batch, len(hands)) {
-		volleys, misfits := d.loader.load(timers)
+		volleys, misfits, left := d.loader.load(timers)
+		d.weigh(timers) // what they become is known only now
 		for _, m := range misfits {
 			d.refused(ctx, []*held{m.timer}, m.err)
 		}
-		if len(volleys) == 0 {
-			continue
+		if len(volleys) > 0 {
+			select {
+			case hands[i] <- volleys:
+			case <-d.stop:
+				d.giveBack(ctx, timersOf(volleys), stopping)
+			}
 		}
-		select {
-		case hands[i] <- volleys:
-		case <-d.stop:
-			d.giveBack(ctx, timersOf(volleys), stopping)
+		if len(left) > 0 {
+			d.giveBack(ctx, left, giveBackReason{text: "others of its batch took long to pack"})
 		}
 	}
 }

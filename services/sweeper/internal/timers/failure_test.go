@@ -3,6 +3,7 @@ package timers
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -293,6 +294,43 @@ func TestLargeTimersAreClaimedFewAtATime(t *testing.T) {
 		require.Equal(b, 500, report.Fired)
 		sizes := b.db.sizes(callClaim)
 		require.Equal(b, []int{200, 15, 15}, sizes[:3], "as many as one fire may hold")
+	})
+}
+
+// What was claimed with one that takes long to pack is not held until it is packed.
+func TestTimersThatABatchHasNoTimeForAreGivenBackAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Defaults(), func(b *bubble) {
+		b.s.loader.time = 0 // for one timer each
+		b.db.add(5, 0)
+		for _, f := range b.db.timers {
+			f.PayloadZstd, f.Payload = true, squeezed(b.T, "7")
+		}
+		report, _ := b.s.cycle(b.Context())
+		require.Equal(b, []int{5, 0, 0}, []int{report.Fired, report.Stale, report.Failed})
+		require.Equal(b, []string{"t0000", "t0001", "t0002", "t0003", "t0004"}, b.db.fired)
+		require.Len(b, b.db.failures, 4)
+		for _, f := range b.db.failures {
+			require.True(b, f.Transient)
+			require.Zero(b, f.Backoff)
+		}
+	})
+}
+
+func TestCompressedTimersAreClaimedFewAtATime(t *testing.T) {
+	t.Parallel()
+	cfg := Defaults()
+	cfg.MaxFireBytes, cfg.ClaimBatch = 1<<20, 20
+	inBubble(t, cfg, func(b *bubble) {
+		b.db.add(120, 0)
+		zipped := squeezed(b.T, strings.Repeat("7", 128<<10))
+		for _, f := range b.db.timers {
+			f.PayloadZstd, f.Payload = true, zipped
+		}
+		report, _ := b.s.cycle(b.Context())
+		require.Equal(b, 120, report.Fired)
+		sizes := b.db.sizes(callClaim)
+		require.Equal(b, []int{20, 20, 20, 20, 20, 8, 8}, sizes[:7], "as many as one fire may hold, once it is known")
 	})
 }
 

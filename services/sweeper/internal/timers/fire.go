@@ -122,7 +122,7 @@ func (d *drain) isolate(ctx context.Context, v volley) bool {
 		return d.fireAll(ctx, parts)
 	}
 	for _, h := range v[0].timers {
-		single, misfits := d.loader.load([]*held{h})
+		single, misfits, _ := d.loader.load([]*held{h})
 		for _, m := range misfits {
 			d.refused(ctx, []*held{m.timer}, m.err)
 		}

@@ -1,8 +1,10 @@
 package timers
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,8 +13,15 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 )
 
-// PayloadMax is up to where a compressed payload is decompressed.
-const PayloadMax = 64 << 20
+const (
+	// PayloadMax is up to where a compressed payload is decompressed.
+	PayloadMax = 64 << 20
+	// LoadTime is after how long no compressed timer of a batch is packed any more, or a
+	// quarter of the lease where that is less. A compressed payload of some KB may take as
+	// long as thousands of plain ones: packing a batch of such would outlast their lease,
+	// again and again, and fire none.
+	LoadTime = time.Second
+)
 
 // held is a claimed timer.
 type held struct {
@@ -77,7 +86,11 @@ type loader struct {
 	packer *segment.Packer
 	reader *segment.Reader
 	limit  int64 // bytes of the frames of one volley
+	time   time.Duration
 	seed   maphash.Seed
+	// swell is how many bytes a byte of a compressed payload became in the last batch
+	// with some.
+	swell atomic.Int64
 }
 
 // spread deals timers out to n workers. A lane is always with the same one: so its
@@ -94,11 +107,22 @@ func (l *loader) spread(timers []*held, n int) [][]*held {
 	return out
 }
 
-// load packs timers into volleys, in their order.
-func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit) {
-	c := newCharge()
-	for _, h := range timers {
+// load packs timers into volleys, in their order. Compressed ones that its time is too
+// short for, of which the first timer is none, are left with what follows in their lanes.
+func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit, left []*held) {
+	began, c := time.Now(), newCharge()
+	var packed, unpacked int64
+	late := map[lane]bool{}
+	for i, h := range timers {
+		if late[laneOf(h)] || i > 0 && h.PayloadZstd && time.Since(began) >= l.time {
+			late[laneOf(h)] = true
+			left = append(left, h)
+			continue
+		}
 		f, err := l.frame(h)
+		if h.PayloadZstd {
+			packed, unpacked = packed+int64(len(h.Payload)), unpacked+expanded(f, err)
+		}
 		if err != nil {
 			misfits = append(misfits, misfit{h, err})
 			continue
@@ -109,7 +133,27 @@ func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit) {
 		}
 		c.add(h, f)
 	}
-	return l.seal(c, volleys, misfits)
+	if packed > 0 {
+		l.swell.Store(unpacked / packed)
+	}
+	volleys, misfits = l.seal(c, volleys, misfits)
+	return volleys, misfits, left
+}
+
+// expanded is how many bytes a payload was decompressed to, also in vain.
+func expanded(f segment.Frame, err error) int64 {
+	if errors.Is(err, segment.ErrTooLarge) {
+		return PayloadMax
+	}
+	return int64(len(f.Payload))
+}
+
+// weight is about how many bytes the payload of a timer is, once it is decompressed.
+func (l *loader) weight(h *held) int64 {
+	if h.PayloadZstd {
+		return int64(len(h.Payload)) * max(l.swell.Load(), 1)
+	}
+	return int64(len(h.Payload))
 }
 
 // frame is the message of a timer.

@@ -21,7 +21,7 @@ func newLoader(t *testing.T, limit int64) *loader {
 	require.NoError(t, err)
 	reader, err := segment.NewReader(PayloadMax)
 	require.NoError(t, err)
-	return &loader{packer: packer, reader: reader, limit: limit, seed: maphash.MakeSeed()}
+	return &loader{packer: packer, reader: reader, limit: limit, time: time.Hour, seed: maphash.MakeSeed()}
 }
 
 func timer(key, partition, payload string) *held {
@@ -62,7 +62,7 @@ func TestTimersArePackedByLane(t *testing.T) {
 	c.Encrypted, c.ProducerSub = true, "somebody"
 	other := timer("a", "x", `4`)
 	other.Tenant = uuid.New()
-	volleys, misfits := l.load([]*held{a, b, c, other})
+	volleys, misfits, _ := l.load([]*held{a, b, c, other})
 	require.Empty(t, misfits)
 	require.Equal(t, []string{"x:a,c y:b x:a"}, keysOf(volleys), "never without the tenant")
 	x := volleys[0][0]
@@ -79,7 +79,7 @@ func TestPayloadsThatAreNoJSONArePackedAsBase64(t *testing.T) {
 	t.Parallel()
 	zipped := timer("c", "x", string(squeezed(t, `{`)))
 	zipped.PayloadZstd = true
-	volleys, misfits := newLoader(t, 1<<20).load([]*held{timer("a", "x", `1},{"id":2`), timer("b", "x", ` {"a": 1} `), zipped})
+	volleys, misfits, _ := newLoader(t, 1<<20).load([]*held{timer("a", "x", `1},{"id":2`), timer("b", "x", ` {"a": 1} `), zipped})
 	require.Empty(t, misfits)
 	var got []string
 	for _, f := range frames(t, volleys[0][0].Blob, 3) {
@@ -105,7 +105,7 @@ func TestAVolleyIsCappedInBytes(t *testing.T) {
 		2*size - 1: {"p0:0", "p1:1", "p0:2", "p1:3"},
 		1:          {"p0:0", "p1:1", "p0:2", "p1:3"}, // what is larger than the cap goes alone
 	} {
-		volleys, misfits := newLoader(t, limit).load(timers())
+		volleys, misfits, _ := newLoader(t, limit).load(timers())
 		require.Empty(t, misfits)
 		require.Equal(t, want, keysOf(volleys), "%d bytes", limit)
 	}
@@ -126,9 +126,49 @@ func TestACompressedPayloadIsDecompressed(t *testing.T) {
 	t.Parallel()
 	h := timer("a", "p", "")
 	h.PayloadZstd, h.Payload = true, squeezed(t, `{"text":`, `"hello"}`)
-	volleys, misfits := newLoader(t, 1<<20).load([]*held{h})
+	volleys, misfits, _ := newLoader(t, 1<<20).load([]*held{h})
 	require.Empty(t, misfits)
 	require.JSONEq(t, `{"text":"hello"}`, string(frames(t, volleys[0][0].Blob, 1)[0].Payload), "in one frame or several")
+}
+
+// Otherwise a batch whose packing outlasts its lease would fire nothing, and come back.
+func TestABatchIsPackedForALimitedTime(t *testing.T) {
+	t.Parallel()
+	l := newLoader(t, 1<<20)
+	broken, zipped := timer("c", "p", "no zstd"), timer("d", "p", string(squeezed(t, "4")))
+	broken.PayloadZstd, zipped.PayloadZstd = true, true
+	batch := []*held{timer("a", "p", "1"), timer("b", "p", "2"), broken, zipped, timer("e", "p", "5"), timer("f", "other", "6")}
+	_, _, left := l.load(batch)
+	require.Empty(t, left)
+	l.time = 0
+	volleys, misfits, left := l.load(batch)
+	require.Equal(t, []string{"p:a,b other:f"}, keysOf(volleys), "of other lanes none has to wait")
+	require.Empty(t, misfits)
+	require.Equal(t, batch[2:5], left)
+	volleys, misfits, left = l.load(left)
+	require.Empty(t, volleys)
+	require.Len(t, misfits, 1, "one at least is tried")
+	require.Equal(t, batch[3:5], left)
+	volleys, _, left = l.load(left)
+	require.Equal(t, []string{"p:d,e"}, keysOf(volleys))
+	require.Empty(t, left)
+}
+
+func TestACompressedPayloadIsWeighedByWhatOthersBecame(t *testing.T) {
+	t.Parallel()
+	l := newLoader(t, 1<<30)
+	plain, zipped, bomb := timer("a", "p", "12345"), timer("b", "p", ""), timer("c", "p", "")
+	zipped.PayloadZstd, zipped.Payload = true, squeezed(t, strings.Repeat("7", 1<<20))
+	bomb.PayloadZstd, bomb.Payload = true, squeezed(t, strings.Repeat("7", PayloadMax+1))
+	size := int64(len(zipped.Payload))
+	require.Equal(t, size, l.weight(zipped), "nothing is known yet")
+	l.load([]*held{zipped, plain})
+	require.EqualValues(t, 5, l.weight(plain))
+	require.InDelta(t, 1<<20, l.weight(zipped), float64(size))
+	l.load([]*held{bomb})
+	require.InDelta(t, PayloadMax, l.weight(bomb), float64(len(bomb.Payload)))
+	l.load([]*held{plain})
+	require.InDelta(t, PayloadMax, l.weight(bomb), float64(len(bomb.Payload)), "plain ones say nothing of it")
 }
 
 func TestWhatCannotBePackedIsLeftOut(t *testing.T) {
@@ -143,7 +183,7 @@ func TestWhatCannotBePackedIsLeftOut(t *testing.T) {
 	long.ProducerSub = strings.Repeat("x", segment.MaxIDBytes+1)
 	longest := timer("longest", "p", "{}")
 	longest.ProducerSub = long.ProducerSub[1:]
-	volleys, misfits := newLoader(t, 1<<30).load([]*held{timer("a", "p", "{}"), broken, long, bomb, largest, longest, timer("z", "p", "{}")})
+	volleys, misfits, _ := newLoader(t, 1<<30).load([]*held{timer("a", "p", "{}"), broken, long, bomb, largest, longest, timer("z", "p", "{}")})
 	require.Equal(t, []string{"p:a,largest,longest,z"}, keysOf(volleys))
 	errs := map[string]error{}
 	for _, m := range misfits {
@@ -154,7 +194,7 @@ func TestWhatCannotBePackedIsLeftOut(t *testing.T) {
 	require.ErrorIs(t, errs["bomb"], segment.ErrTooLarge)
 	require.ErrorIs(t, errs["long"], segment.ErrFieldTooLong)
 
-	volleys, misfits = newLoader(t, 1<<30).load([]*held{long})
+	volleys, misfits, _ = newLoader(t, 1<<30).load([]*held{long})
 	require.Empty(t, volleys)
 	require.Len(t, misfits, 1)
 }

@@ -79,7 +79,7 @@ func newSweeper(cfg Config, deps Deps, db database) (*Sweeper, error) {
 	}
 	s := &Sweeper{
 		cfg: cfg, db: newAdmission(db, cfg.Parallelism), announce: deps.Announce, log: deps.Log, metrics: m,
-		loader: &loader{packer: deps.Packer, reader: reader, limit: cfg.MaxFireBytes, seed: maphash.MakeSeed()},
+		loader: &loader{packer: deps.Packer, reader: reader, limit: cfg.MaxFireBytes, time: min(LoadTime, cfg.Lease/4), seed: maphash.MakeSeed()},
 		tracer: deps.Tracers.Tracer("github.com/queenmq/queen/services/sweeper/internal/timers"),
 		bell:   newBell(), first: rand.IntN(store.SweepShards), lines: map[string]*logging.Quiet{},
 	}
