@@ -49,6 +49,44 @@ func TestTimersDue(t *testing.T) {
 	require.Zero(t, others.Due, "of another shard")
 }
 
+// A sweeper holds in memory what it claims.
+func TestTimersClaimIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	for name, perTenant := range map[string]int{"earliest": 0, "shares of tenants": 7} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			insert := func(key string, mebibytes int) {
+				b.exec(`INSERT INTO queen.log_timers (queue, timer_key, deliver_at, txn, message_id, payload)
+					VALUES ('q', $1, now() - INTERVAL '1 minute', 't', gen_random_uuid(), convert_to(repeat('x', $2::int * 1048576), 'UTF8'))`, key, mebibytes)
+			}
+			claim := func() []int {
+				claimed, err := b.store.TimersClaim(t.Context(), store.TimerClaim{
+					Shards: store.Shards(0), Lease: time.Minute, Rows: 200, PerTenant: perTenant,
+				})
+				require.NoError(t, err)
+				var sizes []int
+				for _, c := range claimed {
+					sizes = append(sizes, len(c.Payload)>>20)
+				}
+				return sizes
+			}
+			for _, key := range []string{"a", "b", "c", "d"} {
+				insert(key, 16)
+			}
+			require.Equal(t, []int{16, 16}, claim(), "32 MiB are allowed")
+			require.Equal(t, []int{16, 16}, claim(), "the rest can be claimed at once")
+			require.Empty(t, claim())
+			insert("large", 33)
+			require.Equal(t, []int{33}, claim(), "one goes alone")
+			for i := range 8 {
+				insert(fmt.Sprint("small", i), 0)
+			}
+			require.Len(t, claim(), 8)
+		})
+	}
+}
+
 func TestTimersClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

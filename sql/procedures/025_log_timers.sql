@@ -345,6 +345,9 @@ $$;
 -- it is less, tenants are told apart among the earliest 1000 due rows of the shard:
 -- there is no index by tenant, and a longer look would cost more than the claim.
 --
+-- However many rows are asked for, their payloads are 32 MiB at most, or one row: whoever
+-- claims holds all of them in memory. Nothing is detoasted to know that.
+--
 -- Rows are found again by their place: it cannot change while they are locked. One that
 -- changed after the statement began is left for the next claim.
 --
@@ -388,8 +391,12 @@ DECLARE
     v_shards     INT := COALESCE(cardinality(p_shards), 0);
     v_per_shard  INT;
     v_per_tenant INT;
+    v_max_bytes  BIGINT := 33554432;
     v_rows       TID[];
     v_due        TIMESTAMPTZ[];
+    v_sizes      INT[];
+    v_bytes      BIGINT;
+    v_keep       INT;
 BEGIN
     IF v_shards = 0 THEN
         RETURN;
@@ -399,12 +406,12 @@ BEGIN
     v_per_tenant := least(greatest(COALESCE(p_per_tenant, v_per_shard), 1), v_per_shard);
 
     IF v_per_tenant = v_per_shard THEN
-        SELECT array_agg(c.ctid), array_agg(c.visible_at) INTO v_rows, v_due
+        SELECT array_agg(c.ctid), array_agg(c.visible_at), array_agg(c.size), sum(c.size) INTO v_rows, v_due, v_sizes, v_bytes
         FROM (
-            SELECT x.ctid, x.visible_at
+            SELECT x.ctid, x.visible_at, x.size
             FROM unnest(p_shards) AS s (shard)
             CROSS JOIN LATERAL (
-                SELECT t.ctid, t.visible_at
+                SELECT t.ctid, t.visible_at, octet_length(t.payload) AS size
                 FROM queen.log_timers AS t
                 WHERE t.shard = s.shard AND t.visible_at <= v_now
                 ORDER BY t.visible_at
@@ -414,9 +421,9 @@ BEGIN
             LIMIT v_max
         ) AS c;
     ELSE
-        SELECT array_agg(c.ctid), array_agg(c.visible_at) INTO v_rows, v_due
+        SELECT array_agg(c.ctid), array_agg(c.visible_at), array_agg(c.size), sum(c.size) INTO v_rows, v_due, v_sizes, v_bytes
         FROM (
-            SELECT t.ctid, t.visible_at
+            SELECT t.ctid, t.visible_at, octet_length(t.payload) AS size
             FROM (
                 SELECT x.ctid
                 FROM unnest(p_shards) AS s (shard)
@@ -443,6 +450,13 @@ BEGIN
             WHERE t.visible_at <= v_now
             FOR UPDATE OF t SKIP LOCKED
         ) AS c;
+    END IF;
+    IF v_bytes > v_max_bytes THEN
+        SELECT greatest(count(*), 1) INTO v_keep
+        FROM (SELECT sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS bytes FROM unnest(v_sizes) AS u (size)) AS b
+        WHERE b.bytes <= v_max_bytes;
+        v_rows := v_rows[:v_keep];
+        v_due := v_due[:v_keep];
     END IF;
 
     RETURN QUERY

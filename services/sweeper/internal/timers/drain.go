@@ -160,8 +160,8 @@ func (d *drain) gather(ctx context.Context) []*held {
 	return merged(claims)
 }
 
-// ask is how many timers to claim. Claims are bounded in rows, and their answers are
-// held in memory: while timers are large, fewer are asked for.
+// ask is how many timers to claim. Their payloads are held in memory, and the database
+// gives 32 MiB of them at most: while timers are large, fewer are asked for.
 func (d *drain) ask() int {
 	rows := min(d.pressure.rows(d.cfg.ClaimBatch), d.cfg.CycleMaxRows-d.taken)
 	if d.weight > 0 {
