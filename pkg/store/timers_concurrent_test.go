@@ -65,6 +65,32 @@ func TestTimersClaimWaitsForNobody(t *testing.T) {
 	b.inside(claimAll, func() { require.Empty(t, b.claim(1000), "all of it is in other hands") })
 }
 
+// Of several claims at a time each takes what the others have not, the earliest first.
+func TestTimersClaimsAtATime(t *testing.T) {
+	t.Parallel()
+	for _, perTenant := range []int{0, 7} {
+		b := setup(t)
+		b.backlog(3000)
+		claim := fmt.Sprintf(`CREATE TABLE queen.claim_%%d AS SELECT r_timer_key AS key FROM queen.log_timers_claim_v1(
+			ARRAY(SELECT g::smallint FROM generate_series(0, 63) AS g), NULL, 60000, 200, NULLIF(%d, 0))`, perTenant)
+		b.inside(fmt.Sprintf(claim, 0), func() {
+			b.inside(fmt.Sprintf(claim, 1), func() {
+				b.inside(fmt.Sprintf(claim, 2), func() {
+					b.inside(fmt.Sprintf(claim, 3), func() {})
+				})
+			})
+		})
+		sizes := make([]int64, 4)
+		for i := range sizes {
+			sizes[i] = b.count(fmt.Sprintf(`SELECT count(*) FROM queen.claim_%d`, i))
+			require.Positive(t, sizes[i], "claim %d", i)
+		}
+		require.Equal(t, sizes[1], int64(200))
+		require.Equal(t, b.count(`SELECT count(DISTINCT key) FROM (TABLE queen.claim_0 UNION ALL TABLE queen.claim_1 UNION ALL TABLE queen.claim_2 UNION ALL TABLE queen.claim_3) AS c`),
+			sizes[0]+sizes[1]+sizes[2]+sizes[3], "no timer twice")
+	}
+}
+
 // A cancel that meets a claim under way comes too late; a claim that meets a cancel
 // under way leaves the timer to it.
 func TestTimersCancelMeetsClaim(t *testing.T) {

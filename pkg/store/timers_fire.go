@@ -65,16 +65,25 @@ type ClaimedTimer struct {
 	Token       uuid.UUID
 }
 
+// ClaimPart tells how far a claim may end before its rows for the sake of order: at a
+// quarter of them.
+const ClaimPart = 4
+
 // TimerClaim says how much to claim.
 type TimerClaim struct {
-	Shards    []int16 // in the order in which they are drained
+	Shards    []int16
 	Lease     time.Duration
 	Rows      int // at most
-	PerTenant int // rows of one tenant and shard at most; 0 is no share of its own
+	PerTenant int // rows of one tenant and shard at most; 0 is no bound of its own
 }
 
-// TimersClaim takes due timers under a lease, in the order in which they were due
-// (log_timers_claim_v1). It waits for nobody.
+// TimersClaim takes due timers under a lease, the earliest of all the shards, in the
+// order in which they were due (log_timers_claim_v1). It waits for nobody.
+//
+// Of all 64 shards, claims one after the other are in order, too, unless one shard holds
+// more of the earliest than its share, max(Rows/64, 8), or PerTenant is below that share:
+// where a shard has more than its share, the claim takes nothing that is later than what
+// it leaves, and comes back with fewer rows, but a ClaimPart of them at least.
 func (s *Store) TimersClaim(ctx context.Context, c TimerClaim) (claimed []ClaimedTimer, err error) {
 	const call = `SELECT r_tenant, r_queue, r_timer_key, r_partition, r_txn, r_message_id, r_payload, r_payload_zstd, r_encrypted,
 		COALESCE(r_producer_sub, ''), r_attempts, r_late_ms, r_token

@@ -179,10 +179,65 @@ func TestTimersClaimShares(t *testing.T) {
 	_, total := count([]int16{3, 7}, 9, 1)
 	require.Equal(t, 6, total, "one of each in each shard")
 	shares, total = count([]int16{7, 3}, 8, 8)
-	require.Equal(t, map[string]int{"7/aa": 8}, shares, "shards are drained in the order given")
+	require.Equal(t, map[string]int{"3/aa": 4, "7/aa": 4}, shares, "the earliest of all shards, in whichever order they are given")
 	require.Equal(t, 8, total)
 	shares, _ = count([]int16{4, 5}, 100, 0)
 	require.Empty(t, shares)
+}
+
+// A backlog of several claims is taken in order, and no row is passed over on the way.
+func TestTimersClaimsFollowEachOther(t *testing.T) {
+	t.Parallel()
+	for _, rows := range []int{5, 200, 1000, 5000} {
+		t.Run(fmt.Sprintf("claims of %d", rows), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			const timers = 3000
+			b.backlog(timers)
+			var all []string
+			for len(all) < min(timers, 20*rows) {
+				claimed := b.claim(rows)
+				require.GreaterOrEqual(t, len(claimed), min(timers-len(all), (rows+store.ClaimPart-1)/store.ClaimPart))
+				all = append(all, timerKeys(claimed)...)
+			}
+			require.Equal(t, b.instants(0, len(all)), all)
+		})
+	}
+}
+
+// A claim ends where a shard has more than its share, unless that is before a quarter
+// of its rows: then the other shards go on without that one.
+func TestTimersClaimEndsInOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	// One in so many is of the shard 3, the first one too.
+	crowd := func(every int) {
+		b.exec(`DELETE FROM queen.log_timers`)
+		b.exec(`INSERT INTO queen.log_timers (queue, timer_key, deliver_at, txn, message_id, payload)
+			SELECT 'q', key, now() - INTERVAL '1 hour' + CASE WHEN crowded THEN (r - 1) * $1 ELSE (r - 1) / ($1 - 1) * $1 + (r - 1) % ($1 - 1) + 1 END * INTERVAL '1 s',
+				't', gen_random_uuid(), ''
+			FROM (SELECT key, shard = 3 AS crowded, row_number() OVER (PARTITION BY shard = 3 ORDER BY n, key) AS r
+				FROM (SELECT key, shard, row_number() OVER (PARTITION BY shard ORDER BY key) AS n
+					FROM (SELECT 'k' || g AS key, hashtextextended('k' || g, 0) & 63 AS shard FROM generate_series(1, 5000) AS g) AS g) AS k
+				WHERE shard = 3 AND n <= 20 OR shard <> 3 AND n <= 6) AS x`, every)
+	}
+	for name, c := range map[string]struct{ every, rows, want int }{
+		"before the ninth of the shard": {11, 200, 88},
+		"which is a quarter":            {6, 192, 48},
+		"and here it is less":           {6, 193, 193},
+		"it is not among them":          {11, 88, 88},
+	} {
+		crowd(c.every)
+		got := timerKeys(b.claim(c.rows))
+		require.Len(t, got, c.want, name)
+		if c.want <= 88 {
+			require.Equal(t, b.instants(0, c.want), got, name)
+		}
+	}
+	crowd(11)
+	some, err := b.store.TimersClaim(t.Context(), store.TimerClaim{Shards: store.Shards(0)[:63], Lease: time.Minute, Rows: 200})
+	require.NoError(t, err)
+	require.Len(t, some, 200, "of some shards only, it takes the shares as they are")
 }
 
 func TestTimersFire(t *testing.T) {

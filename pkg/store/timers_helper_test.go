@@ -49,6 +49,24 @@ func (b *bench) claim(rows int) []store.ClaimedTimer {
 	return claimed
 }
 
+// backlog lays n timers that are due, a few microseconds apart, in an order that is neither
+// that of their keys nor that of the table.
+func (b *bench) backlog(n int) {
+	b.t.Helper()
+	b.exec(`INSERT INTO queen.log_timers (queue, timer_key, deliver_at, txn, message_id, payload)
+		SELECT 'q', 'k' || g, now() - INTERVAL '1 minute' + hashint8(g) * INTERVAL '1 us' / 1000, 't', gen_random_uuid(), ''
+		FROM generate_series(1, $1::int) AS g`, n)
+}
+
+// instants are the keys of the timers from one place to another in the order in which
+// they are to be delivered.
+func (b *bench) instants(from, to int) []string {
+	b.t.Helper()
+	var text string
+	b.one([]any{&text}, `SELECT string_agg(t.timer_key, ' ' ORDER BY t.deliver_at, t.timer_key) FROM queen.log_timers AS t`)
+	return strings.Fields(text)[from:to]
+}
+
 // packed groups claimed timers by lane, as a sweeper does. The blob names the keys.
 func bundled(claimed []store.ClaimedTimer) []store.FireSegment {
 	var segs []store.FireSegment

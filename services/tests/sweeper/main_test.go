@@ -135,7 +135,12 @@ func (c *cell) note(t *testing.T, result object, lane string) {
 // backlog is n timers that are due, in an order of their own, spread over lanes.
 func (c *cell) backlog(t *testing.T, n, lanes int) []object {
 	t.Helper()
-	keys := evenKeys(t, c.DB, n)
+	return c.late(evenKeys(t, c.DB, n), lanes)
+}
+
+// late are timers of these keys, due 10 ms one after the other, in a random order.
+func (c *cell) late(keys []string, lanes int) []object {
+	n := len(keys)
 	ops := make([]object, n)
 	for i, key := range keys {
 		ops[i] = schedule(c.queue, key, fmt.Sprintf("lane-%02d", i%lanes), -10*(n-i))

@@ -53,15 +53,20 @@ func TestFireSwitchBesideABacklog(t *testing.T) {
 	c.requireOnce(t)
 }
 
-// The timers of one claim come in the order of their instants within a lane. Those of
-// two claims may not: a claim takes the first of each shard, not the first of all.
+// A lane gets the timers of a backlog in the order of their instants, from the first
+// claim to the last: this one takes eight claims and more.
 func TestBacklogIsFiredInOrder(t *testing.T) {
 	t.Parallel()
+	const timers, lanes = 1600, 8
 	c := own(t)
 	c.flip(t, `{"timersFire":false}`)
-	c.promise(t, c.backlog(t, 200, 8)...)
+	keys := make([]string, timers)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("order-%d", i)
+	}
+	c.promise(t, c.late(keys, lanes)...)
 	s := harness.StartSweeper(t, c.DB)
-	harness.Eventually(t, patience, "the sweeper sees the backlog", func() bool { return s.Metric(t, "queen_timers_due") == 200 })
+	harness.Eventually(t, patience, "the sweeper sees the backlog", func() bool { return s.Metric(t, "queen_timers_due") == timers })
 	require.Zero(t, c.stored(t))
 	c.flip(t, `{"timersFire":true}`)
 	c.requireOnce(t)

@@ -85,16 +85,14 @@ func BenchmarkDrainByTwo(b *testing.B) {
 
 // byTurns claims, packs and fires one batch after the other.
 func byTurns(b *testing.B, s *Sweeper, size int) {
-	first := 0
 	for {
 		claimed, err := s.db.TimersClaim(b.Context(), store.TimerClaim{
-			Shards: store.Shards(first), Lease: time.Minute, Rows: size, PerTenant: s.cfg.FireRatePerTenant,
+			Shards: store.Shards(0), Lease: time.Minute, Rows: size, PerTenant: s.cfg.FireRatePerTenant,
 		})
 		require.NoError(b, err)
 		if len(claimed) == 0 {
 			return
 		}
-		first += 25
 		batch := make([]*held, len(claimed))
 		for i := range claimed {
 			batch[i] = &held{ClaimedTimer: claimed[i]}

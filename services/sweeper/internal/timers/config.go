@@ -69,7 +69,9 @@ type Config struct {
 	// IsolateOnPermanent repeats a fire that failed for good piece by piece, so that
 	// only the timers that cannot be fired pay for it.
 	IsolateOnPermanent bool `envconfig:"QUEEN_SWEEPER_ISOLATE_ON_PERMANENT" default:"true"`
-	// FireRatePerTenant is how many timers of one tenant a claim takes from one shard.
+	// FireRatePerTenant is how many timers of one tenant a claim takes from one shard. It
+	// changes nothing where it is not below the share of a shard: 8, and for claims of more
+	// than 512 a 64th of them.
 	FireRatePerTenant int `envconfig:"QUEEN_SWEEPER_FIRE_RATE_PER_TENANT" default:"50"`
 	// ExpireEvery is the time between two prunes of expired keys, ExpireBatch the rows of
 	// one call, UsageEvery the time between two measurements of what tenants use.

@@ -19,10 +19,11 @@
 //
 // # A drain
 //
-// Claims that come back full are gathered, up to FireClaims of them or MaxFireBytes, packed
-// into one segment for each lane, and fired in one call, or several where the bytes are
-// too many. The next batch is claimed while the last is fired. Nothing more is claimed
-// after CycleMaxRows, or half of the lease, or when the fire is switched off.
+// While more is due than they take, claims are gathered, up to FireClaims of them or
+// MaxFireBytes, packed into one segment for each lane, and fired in one call, or several
+// where the bytes are too many. The next batch is claimed while the last is fired. Nothing
+// more is claimed after CycleMaxRows, or half of the lease, or when the fire is switched
+// off.
 //
 // What a fire costs is lanes: gathering five claims of 200 makes it cheaper by half.
 //
@@ -36,6 +37,20 @@
 //
 // A timer that cannot be packed, for its zstd is broken or a field too long, is as one that
 // fails permanently, and its segment goes without it.
+//
+// # Order
+//
+// While one sweeper drains, a lane gets its timers in the order of their instants, however
+// long the backlog and whatever Parallelism: a claim takes the earliest that are due, the
+// next one what follows, and a lane stays with one worker. It holds for timers that were
+// scheduled before the drain reached their instants, and not for these:
+//
+//   - timers that were given back after a failure, or whose lease lapsed;
+//   - those of two sweepers at the same lane, which fire their claims side by side;
+//   - all, from one claim to the next, while a shard holds more than its share of the
+//     earliest quarter of a claim: keys that many queues have in common do that;
+//   - and where FireRatePerTenant is below that share, which is 8 for claims of up to 512,
+//     and a 64th of larger ones.
 //
 // # Under pressure
 //

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// FireClaims is how many claims are gathered for one fire at most, while they come
-	// back full. What a fire costs is lanes: a claim of 200 out of 100 lanes meets nearly
+	// FireClaims is how many claims are gathered for one fire at most, while more is due
+	// than they take. What a fire costs is lanes: a claim of 200 out of 100 lanes meets nearly
 	// all of them, and so do 1000.
 	FireClaims = 5
 	// GatherTime is how long they are gathered: the first of them are late already.
@@ -132,12 +132,13 @@ func (d *drain) count(add func(sum *Report)) {
 	add(&d.sum)
 }
 
-// gather claims what one fire is to deliver: a claim that comes back full is followed
-// by others, which cost the fire little.
-func (d *drain) gather(ctx context.Context) []*held {
-	var claims [][]*held
+// gather claims what one fire is to deliver: a claim that leaves something behind is
+// followed by others, which cost the fire little. Each takes what was due next after the
+// one before, so that one behind the other they are in order. They are not merged by how
+// late they are: that is known to the millisecond, the order of a claim exactly.
+func (d *drain) gather(ctx context.Context) (batch []*held) {
 	var bytes int64
-	for began := time.Now(); len(claims) < FireClaims && bytes < d.cfg.MaxFireBytes && time.Since(began) < GatherTime && !d.over(); {
+	for began, claims := time.Now(), 0; claims < FireClaims && bytes < d.cfg.MaxFireBytes && time.Since(began) < GatherTime && !d.over(); claims++ {
 		rows := d.ask()
 		claim, err := d.claim(ctx, rows)
 		if err != nil {
@@ -148,16 +149,13 @@ func (d *drain) gather(ctx context.Context) []*held {
 			d.dry = true
 			break
 		}
-		claims = append(claims, claim)
+		batch = append(batch, claim...)
 		bytes += d.weigh(claim)
-		if len(claim) < rows {
+		if len(claim) < rows/store.ClaimPart {
 			break
 		}
 	}
-	if len(claims) == 0 {
-		return nil
-	}
-	return merged(claims)
+	return batch
 }
 
 // ask is how many timers to claim. Their payloads are held in memory, and the database
@@ -182,7 +180,7 @@ func (d *drain) weigh(claim []*held) int64 {
 
 func (d *drain) claim(ctx context.Context, rows int) ([]*held, error) {
 	claimed, err := d.db.TimersClaim(ctx, store.TimerClaim{
-		Shards: d.shards(rows), Lease: d.cfg.Lease, Rows: rows, PerTenant: d.cfg.FireRatePerTenant,
+		Shards: store.Shards(d.first), Lease: d.cfg.Lease, Rows: rows, PerTenant: d.cfg.FireRatePerTenant,
 	})
 	if err != nil {
 		return nil, err
@@ -196,15 +194,6 @@ func (d *drain) claim(ctx context.Context, rows int) ([]*held, error) {
 	d.metrics.claimed(ctx, len(out))
 	d.count(func(sum *Report) { sum.Claimed += len(out) })
 	return out, nil
-}
-
-// shards are all of them, for a claim of so many rows. The next one begins where this
-// one ends: each shard yields a share, and the last ones are not to wait for the first.
-func (s *Sweeper) shards(rows int) []int16 {
-	out := store.Shards(s.first)
-	share := max((rows+store.SweepShards-1)/store.SweepShards, claimLeast)
-	s.first = (s.first + (rows+share-1)/share) % store.SweepShards
-	return out
 }
 
 // hand packs a batch and hands it to the workers. It waits until they have fired the

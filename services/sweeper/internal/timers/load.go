@@ -262,28 +262,3 @@ func (l *loader) sieve(in *laneLoad) (good *laneLoad, misfits []misfit) {
 	}
 	return good, misfits
 }
-
-// merged are the timers of several claims, those that are due the longest first. Each
-// claim keeps its own order, which is that of the database.
-func merged(claims [][]*held) []*held {
-	if len(claims) == 1 {
-		return claims[0]
-	}
-	var out []*held
-	for {
-		first := -1
-		for i, c := range claims {
-			if len(c) > 0 && (first < 0 || earlier(c[0], claims[first][0])) {
-				first = i
-			}
-		}
-		if first < 0 {
-			return out
-		}
-		out = append(out, claims[first][0])
-		claims[first] = claims[first][1:]
-	}
-}
-
-// earlier compares when two timers were due.
-func earlier(a, b *held) bool { return a.late(b.at) > b.Late }

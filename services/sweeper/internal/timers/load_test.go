@@ -5,7 +5,6 @@ import (
 	"hash/maphash"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
@@ -197,29 +196,6 @@ func TestWhatCannotBePackedIsLeftOut(t *testing.T) {
 	volleys, misfits, _ = newLoader(t, 1<<30).load([]*held{long})
 	require.Empty(t, volleys)
 	require.Len(t, misfits, 1)
-}
-
-func TestClaimsAreMergedByTheirInstants(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	claim := func(at time.Time, lates ...time.Duration) (out []*held) {
-		for _, late := range lates {
-			h := timer(fmt.Sprint(at.Sub(now)+(-late)), "p", "")
-			h.at, h.Late = at, late
-			out = append(out, h)
-		}
-		return out
-	}
-	second := now.Add(10 * time.Second)
-	out := merged([][]*held{
-		claim(now, 9*time.Second, 5*time.Second, 7*time.Second), // the last had a backoff, and stays where it is
-		claim(second, 18*time.Second, 16*time.Second, 11*time.Second),
-	})
-	var keys []string
-	for _, h := range out {
-		keys = append(keys, h.Key)
-	}
-	require.Equal(t, []string{"-9s", "-8s", "-6s", "-5s", "-7s", "-1s"}, keys)
 }
 
 func TestALaneIsWithOneWorker(t *testing.T) {

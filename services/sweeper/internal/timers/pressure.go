@@ -10,8 +10,8 @@ const (
 	// pressureMax is up to where failures of the database raise the pressure: pauses
 	// are doubled, and claims halved, so many times at most.
 	pressureMax = 8
-	// claimLeast is the fewest timers that a claim asks for under pressure: the share
-	// of one shard, below which a claim costs the same.
+	// claimLeast is the fewest timers that a claim asks for under pressure: the least
+	// share of a shard.
 	claimLeast = 8
 	// shedRollupAt is from which pressure on the rollup is left out too; the prune is
 	// from 1 on.

@@ -52,7 +52,7 @@ type Sweeper struct {
 	bell     *bell
 
 	// Of the loop alone.
-	first    int // shard at which the next claim begins
+	first    int // shard at which this cycle begins
 	weight   int64
 	pressure pressure
 	summary  summary
