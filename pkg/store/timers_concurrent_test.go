@@ -85,7 +85,7 @@ func TestTimersClaimsAtATime(t *testing.T) {
 			sizes[i] = b.count(fmt.Sprintf(`SELECT count(*) FROM queen.claim_%d`, i))
 			require.Positive(t, sizes[i], "claim %d", i)
 		}
-		require.Equal(t, sizes[1], int64(200))
+		require.EqualValues(t, 200, sizes[1])
 		require.Equal(t, b.count(`SELECT count(DISTINCT key) FROM (TABLE queen.claim_0 UNION ALL TABLE queen.claim_1 UNION ALL TABLE queen.claim_2 UNION ALL TABLE queen.claim_3) AS c`),
 			sizes[0]+sizes[1]+sizes[2]+sizes[3], "no timer twice")
 	}

@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
