@@ -172,7 +172,7 @@ func (d *drain) ask() int {
 func (d *drain) weigh(claim []*held) int64 {
 	var bytes int64
 	for _, h := range claim {
-		bytes += d.loader.weight(h)
+		bytes += int64(len(h.Payload))
 	}
 	d.weight = bytes / int64(len(claim))
 	return bytes
@@ -201,7 +201,6 @@ func (d *drain) claim(ctx context.Context, rows int) ([]*held, error) {
 func (d *drain) hand(ctx context.Context, hands []chan []volley, batch []*held) {
 	for i, timers := range d.loader.spread(batch, len(hands)) {
 		volleys, misfits, left := d.loader.load(timers)
-		d.weigh(timers) // what they become is known only now
 		for _, m := range misfits {
 			d.refused(ctx, []*held{m.timer}, m.err)
 		}

@@ -3,7 +3,6 @@ package timers
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -314,23 +313,6 @@ func TestTimersThatABatchHasNoTimeForAreGivenBackAtOnce(t *testing.T) {
 			require.True(b, f.Transient)
 			require.Zero(b, f.Backoff)
 		}
-	})
-}
-
-func TestCompressedTimersAreClaimedFewAtATime(t *testing.T) {
-	t.Parallel()
-	cfg := Defaults()
-	cfg.MaxFireBytes, cfg.ClaimBatch = 1<<20, 20
-	inBubble(t, cfg, func(b *bubble) {
-		b.db.add(120, 0)
-		zipped := squeezed(b.T, strings.Repeat("7", 128<<10))
-		for _, f := range b.db.timers {
-			f.PayloadZstd, f.Payload = true, zipped
-		}
-		report, _ := b.s.cycle(b.Context())
-		require.Equal(b, 120, report.Fired)
-		sizes := b.db.sizes(callClaim)
-		require.Equal(b, []int{20, 20, 20, 20, 20, 8, 8}, sizes[:7], "as many as one fire may hold, once it is known")
 	})
 }
 

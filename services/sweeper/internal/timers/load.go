@@ -1,10 +1,8 @@
 package timers
 
 import (
-	"errors"
 	"fmt"
 	"hash/maphash"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -88,9 +86,6 @@ type loader struct {
 	limit  int64 // bytes of the frames of one volley
 	time   time.Duration
 	seed   maphash.Seed
-	// swell is how many bytes a byte of a compressed payload became in the last batch
-	// with some.
-	swell atomic.Int64
 }
 
 // spread deals timers out to n workers. A lane is always with the same one: so its
@@ -111,7 +106,6 @@ func (l *loader) spread(timers []*held, n int) [][]*held {
 // short for, of which the first timer is none, are left with what follows in their lanes.
 func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit, left []*held) {
 	began, c := time.Now(), newCharge()
-	var packed, unpacked int64
 	late := map[lane]bool{}
 	for i, h := range timers {
 		if late[laneOf(h)] || i > 0 && h.PayloadZstd && time.Since(began) >= l.time {
@@ -120,9 +114,6 @@ func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit, left 
 			continue
 		}
 		f, err := l.frame(h)
-		if h.PayloadZstd {
-			packed, unpacked = packed+int64(len(h.Payload)), unpacked+expanded(f, err)
-		}
 		if err != nil {
 			misfits = append(misfits, misfit{h, err})
 			continue
@@ -133,27 +124,8 @@ func (l *loader) load(timers []*held) (volleys []volley, misfits []misfit, left 
 		}
 		c.add(h, f)
 	}
-	if packed > 0 {
-		l.swell.Store(unpacked / packed)
-	}
 	volleys, misfits = l.seal(c, volleys, misfits)
 	return volleys, misfits, left
-}
-
-// expanded is how many bytes a payload was decompressed to, also in vain.
-func expanded(f segment.Frame, err error) int64 {
-	if errors.Is(err, segment.ErrTooLarge) {
-		return PayloadMax
-	}
-	return int64(len(f.Payload))
-}
-
-// weight is about how many bytes the payload of a timer is, once it is decompressed.
-func (l *loader) weight(h *held) int64 {
-	if h.PayloadZstd {
-		return int64(len(h.Payload)) * max(l.swell.Load(), 1)
-	}
-	return int64(len(h.Payload))
 }
 
 // frame is the message of a timer.

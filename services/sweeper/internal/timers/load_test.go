@@ -154,23 +154,6 @@ func TestABatchIsPackedForALimitedTime(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestACompressedPayloadIsWeighedByWhatOthersBecame(t *testing.T) {
-	t.Parallel()
-	l := newLoader(t, 1<<30)
-	plain, zipped, bomb := timer("a", "p", "12345"), timer("b", "p", ""), timer("c", "p", "")
-	zipped.PayloadZstd, zipped.Payload = true, squeezed(t, strings.Repeat("7", 1<<20))
-	bomb.PayloadZstd, bomb.Payload = true, squeezed(t, strings.Repeat("7", PayloadMax+1))
-	size := int64(len(zipped.Payload))
-	require.Equal(t, size, l.weight(zipped), "nothing is known yet")
-	l.load([]*held{zipped, plain})
-	require.EqualValues(t, 5, l.weight(plain))
-	require.InDelta(t, 1<<20, l.weight(zipped), float64(size))
-	l.load([]*held{bomb})
-	require.InDelta(t, PayloadMax, l.weight(bomb), float64(len(bomb.Payload)))
-	l.load([]*held{plain})
-	require.InDelta(t, PayloadMax, l.weight(bomb), float64(len(bomb.Payload)), "plain ones say nothing of it")
-}
-
 func TestWhatCannotBePackedIsLeftOut(t *testing.T) {
 	t.Parallel()
 	broken := timer("broken", "p", "no zstd")
