@@ -262,6 +262,17 @@ func TestALaneIsInTheOrderOfItsInstants(t *testing.T) {
 	}
 }
 
+// With one lane, all workers but one have nothing to do.
+func TestWorkersWithoutALane(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.lay(20, 1)
+	cfg := Defaults()
+	cfg.Parallelism = 4
+	sweeper, _ := s.sweeper(cfg)
+	require.Equal(t, 20, s.once(sweeper).Fired)
+}
+
 func TestAFireIsCappedInBytes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

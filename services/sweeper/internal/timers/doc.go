@@ -45,7 +45,8 @@
 // next one what follows, and a lane stays with one worker. It holds for timers that were
 // scheduled before the drain reached their instants, and not for these:
 //
-//   - timers that were given back after a failure, or whose lease lapsed;
+//   - timers that were given back, after a failure or because their batch took long to
+//     pack, or whose lease lapsed;
 //   - those of two sweepers at the same lane, which fire their claims side by side;
 //   - all, from one claim to the next, while a shard holds more than its share of the
 //     earliest quarter of a claim: keys that many queues have in common do that;

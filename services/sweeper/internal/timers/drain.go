@@ -200,6 +200,9 @@ func (d *drain) claim(ctx context.Context, rows int) ([]*held, error) {
 // one before.
 func (d *drain) hand(ctx context.Context, hands []chan []volley, batch []*held) {
 	for i, timers := range d.loader.spread(batch, len(hands)) {
+		if len(timers) == 0 { // no lane of this worker is in the batch
+			continue
+		}
 		volleys, misfits, left := d.loader.load(timers)
 		for _, m := range misfits {
 			d.refused(ctx, []*held{m.timer}, m.err)
