@@ -43,9 +43,9 @@ func TestPoisonedLaneIsIsolated(t *testing.T) {
 	s := harness.StartSweeper(t, c.DB, quickAttempts...)
 	c.fired(t)
 	c.requireOnce(t)
-	harness.Eventually(t, patience, "both are dead", func() bool { return s.Metric(t, "queen_timers_dead_lettered_total") == 2 })
+	harness.Eventually(t, patience, "both are dead", func() bool { return s.Metric(t, "queen_timers_dlq_total") == 2 })
 	require.Positive(t, s.Metric(t, "queen_timers_isolations_total"))
-	require.GreaterOrEqual(t, s.Metric(t, `queen_timers_failed_total{class="permanent"}`), 4.0, "two attempts each")
+	require.GreaterOrEqual(t, s.Metric(t, `queen_timers_fire_failures_total{class="permanent"}`), 4.0, "two attempts each")
 
 	letters := c.DLQ(t, c.queue, "&consumerGroup=__timer__")
 	require.Len(t, letters, 2)
@@ -107,7 +107,7 @@ func TestTransientFailuresSpendNoAttempt(t *testing.T) {
 	c.promise(t, c.backlog(t, 40, 4)...)
 	s := harness.StartSweeper(t, c.DB, quickAttempts...)
 	harness.Eventually(t, patience, "it fails again and again", func() bool {
-		return s.Metric(t, `queen_timers_failed_total{class="transient"}`) > 200
+		return s.Metric(t, `queen_timers_fire_failures_total{class="transient"}`) > 200
 	})
 	require.Zero(t, harness.Value[int](t, c.DB, `SELECT max(attempts) FROM queen.log_timers`))
 	repair()
@@ -124,10 +124,10 @@ func TestMissingFireProcedureOnlyDelays(t *testing.T) {
 	c.promise(t, c.backlog(t, 20, 4)...)
 	s := harness.StartSweeper(t, c.DB, quickAttempts...)
 	harness.Eventually(t, patience, "more fail than the attempts of all", func() bool {
-		return s.Metric(t, `queen_timers_failed_total{class="configuration"}`) > 60
+		return s.Metric(t, `queen_timers_fire_failures_total{class="configuration"}`) > 60
 	})
 	require.Equal(t, 20, c.pending(t))
-	require.Zero(t, s.Metric(t, "queen_timers_dead_lettered_total"))
+	require.Zero(t, s.Metric(t, "queen_timers_dlq_total"))
 	c.DB.Exec(t, `ALTER FUNCTION queen.log_timers_gone `+args+` RENAME TO log_timers_fire_v1`)
 	c.requireOnce(t)
 }

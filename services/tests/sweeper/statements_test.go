@@ -29,7 +29,7 @@ func TestStatementsOfASweeper(t *testing.T) {
 	s := harness.StartSweeper(t, c.DB, append(quickAttempts, "PG_USER=sweeper", "QUEEN_KV_USAGE_EVERY_MS=1000")...)
 	c.requireOnce(t)
 	harness.Eventually(t, patience, "everything was done once", func() bool {
-		return c.keys(t) == 0 && s.Metric(t, "queen_timers_dead_lettered_total") == 1 &&
+		return c.keys(t) == 0 && s.Metric(t, "queen_timers_dlq_total") == 1 &&
 			harness.Value[int](t, c.DB, `SELECT count(*) FROM queen.kv_usage`) == 1
 	})
 	s.Terminate(t)

@@ -139,7 +139,7 @@ func TestMetricsAreThereWhenIdle(t *testing.T) {
 		"queen_timers_fire_lag_seconds_count", "queen_timers_due_capped", "queen_kv_expired_not_pruned_capped",
 		"queen_kv_expired_not_pruned", "queen_kv_expiry_lag_seconds", "queen_timers_due", "queen_timers_oldest_late_seconds",
 		"queen_timers_claimed_total", `queen_timers_fired_total{result="fired"}`, `queen_timers_fired_total{result="stale"}`,
-		`queen_timers_fired_total{result="duplicate"}`, `queen_timers_failed_total{class="permanent"}`, "queen_timers_dead_lettered_total",
+		`queen_timers_fired_total{result="duplicate"}`, `queen_timers_fire_failures_total{class="permanent"}`, "queen_timers_dlq_total",
 		"queen_sweeper_cycles_total", `queen_sweeper_table_size_bytes{table="log_timers"}`,
 	} {
 		require.Contains(t, text, name)

@@ -68,7 +68,7 @@ type metrics struct {
 func newMetrics(meter metric.Meter, s *shed) (*metrics, error) {
 	m := &metrics{}
 	var errs [3]error
-	m.operations, errs[0] = meter.Int64Counter("queen.kv.operations", metric.WithDescription(
+	m.operations, errs[0] = meter.Int64Counter("queen.kv.ops", metric.WithDescription(
 		"Operations on keys that reached the database outside of transactions, by kind and by what became of their call."))
 	m.duration, errs[1] = meter.Float64Histogram("queen.kv.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of the calls of the database, with the wait for a connection."),

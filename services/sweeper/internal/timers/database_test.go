@@ -561,9 +561,9 @@ func TestMetrics(t *testing.T) {
 	idle := series(t, reader)
 	for _, name := range []string{
 		"queen.timers.due", "queen.timers.due_capped", "queen.timers.oldest_late", "queen.timers.claimed", "queen.timers.fired result=fired",
-		"queen.timers.fired result=stale", "queen.timers.fired result=duplicate", "queen.timers.failed class=transient",
-		"queen.timers.failed class=permanent", "queen.timers.failed class=configuration", "queen.timers.failed class=lost",
-		"queen.timers.dead_lettered", "queen.timers.isolations", "queen.sweeper.cycles", "queen.sweeper.probes",
+		"queen.timers.fired result=stale", "queen.timers.fired result=duplicate", "queen.timers.fire_failures class=transient",
+		"queen.timers.fire_failures class=permanent", "queen.timers.fire_failures class=configuration", "queen.timers.fire_failures class=lost",
+		"queen.timers.dlq", "queen.timers.isolations", "queen.sweeper.cycles", "queen.sweeper.probes",
 		"queen.sweeper.empty_claims", "queen.sweeper.sleeps band=idle", "queen.sweeper.sleeps band=work", "queen.sweeper.sleeps band=next",
 		"queen.sweeper.sleeps band=empty_claim", "queen.sweeper.pressure", "queen.kv.expired_not_pruned", "queen.kv.expiry_lag",
 		"queen.kv.pruned", "queen.kv.usage.tenants", "queen.kv.usage.sampled", "queen.sweeper.upkeep outcome=shed,phase=prune",
@@ -586,8 +586,8 @@ func TestMetrics(t *testing.T) {
 	got := series(t, reader)
 	tenant := " tenant=" + store.DefaultTenant().String()
 	for name, want := range map[string]float64{
-		"queen.timers.claimed": 31, "queen.timers.fired result=fired": 30, "queen.timers.fire_lag": 30, "queen.timers.failed class=permanent": 1,
-		"queen.timers.dead_lettered": 1, "queen.timers.due": 0, "queen.kv.pruned": 5, "queen.kv.expired_not_pruned": 0,
+		"queen.timers.claimed": 31, "queen.timers.fired result=fired": 30, "queen.timers.fire_lag": 30, "queen.timers.fire_failures class=permanent": 1,
+		"queen.timers.dlq": 1, "queen.timers.due": 0, "queen.kv.pruned": 5, "queen.kv.expired_not_pruned": 0,
 		"queen.kv.usage.tenants": 1, "queen.timers.usage.rows" + tenant: 1, "queen.timers.usage.bytes" + tenant: 5,
 		"queen.kv.usage.rows" + tenant: 0, "queen.kv.usage.ratio" + tenant: 0, "queen.sweeper.upkeep outcome=done,phase=rollup": 1,
 	} {

@@ -47,8 +47,8 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		{&m.sleeps, "queen.sweeper.sleeps", "Pauses by what they waited for: work, empty_claim, next (timer), idle."},
 		{&m.claims, "queen.timers.claimed", "Timers claimed."},
 		{&m.fires, "queen.timers.fired", "Timers by the answer of their fire: fired, stale, duplicate."},
-		{&m.failures, "queen.timers.failed", "Timers whose fire failed: transient, permanent, configuration, lost (no answer, and not fired)."},
-		{&m.deadLettered, "queen.timers.dead_lettered", "Timers moved among the dead letters."},
+		{&m.failures, "queen.timers.fire_failures", "Timers whose fire failed: transient, permanent, configuration, lost (no answer, and not fired)."},
+		{&m.deadLettered, "queen.timers.dlq", "Timers moved among the dead letters."},
 		{&m.isolations, "queen.timers.isolations", "Fires that failed for good and were repeated piece by piece."},
 	} {
 		var err error
