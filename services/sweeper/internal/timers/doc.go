@@ -20,10 +20,10 @@
 // # A drain
 //
 // While more is due than they take, claims are gathered, up to FireClaims of them or
-// MaxFireBytes, packed into one segment for each lane, and fired in one call, or several
-// where the bytes are too many. The next batch is claimed while the last is fired. Nothing
-// more is claimed after CycleMaxRows, or half of the lease, or when the fire is switched
-// off.
+// MaxFireBytes, packed into one segment for each lane, and fired in calls of FireLanes
+// segments, or fewer where the bytes are too many. The next batch is claimed while the
+// last is fired. Nothing more is claimed after CycleMaxRows, or half of the lease, or when
+// the fire is switched off.
 //
 // What a fire costs is lanes: gathering five claims of 200 makes it cheaper by half.
 //

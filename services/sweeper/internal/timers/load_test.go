@@ -122,6 +122,27 @@ func squeezed(t *testing.T, parts ...string) (out []byte) {
 	return out
 }
 
+func TestAVolleyIsCappedInLanes(t *testing.T) {
+	t.Parallel()
+	for lanes, want := range map[int][]int{FireLanes: {FireLanes}, FireLanes + 1: {FireLanes, 1}, 2*FireLanes + 3: {FireLanes, FireLanes, 3}} {
+		var timers []*held
+		for i := range 2 * lanes {
+			timers = append(timers, timer(fmt.Sprint(i), fmt.Sprint("lane-", i%lanes), `{}`))
+		}
+		volleys, misfits, left := newLoader(t, 1<<20).load(timers)
+		require.Empty(t, misfits)
+		require.Empty(t, left)
+		var got []int
+		for _, v := range volleys {
+			got = append(got, len(v))
+			for _, s := range v {
+				require.Len(t, s.timers, 2, "a lane is in one volley")
+			}
+		}
+		require.Equal(t, want, got)
+	}
+}
+
 func TestACompressedPayloadIsDecompressed(t *testing.T) {
 	t.Parallel()
 	h := timer("a", "p", "")
