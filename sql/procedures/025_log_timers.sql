@@ -81,7 +81,11 @@ CREATE TABLE IF NOT EXISTS queen.log_timers (
     vacuum_truncate = off
 );
 
-CREATE INDEX IF NOT EXISTS idx_log_timers_visible ON queen.log_timers (shard, visible_at);
+-- Without deduplication: an entry of many rows is not marked dead before all of them are,
+-- and until then every claim visits each of them again. A claim of 200 out of 100,000
+-- timers of the same instant cost 70 us for a timer with it, and costs 33 without;
+-- timers of different instants cost the same either way.
+CREATE INDEX IF NOT EXISTS idx_log_timers_visible ON queen.log_timers (shard, visible_at) WITH (deduplicate_items = off);
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON queen.log_timers TO PUBLIC;
 
