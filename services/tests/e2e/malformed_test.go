@@ -227,7 +227,7 @@ func badTransactions() []odd {
 	} {
 		out = append(out, refused(txPath, body))
 	}
-	for _, members := range []string{``, `"type":"pop"`, `"type":"Push"`, `"type":""`, `"type":null`, `"type":7`, `"type":"kv"`} {
+	for _, members := range []string{``, `"type":"pop"`, `"type":"Push"`, `"type":""`, `"type":null`, `"type":7`} {
 		c := refused(txPath, op(members))
 		c.prefix = unknownOp
 		out = append(out, c)

@@ -222,11 +222,12 @@ func TestCleanupTakesBatches(t *testing.T) {
 	traceChanges(t, x.DB)
 	x.cycle(t, "RETENTION_BATCH_SIZE=4")
 	require.Zero(t, x.lanes(t))
-	var rows []int
+	removed := 0
 	for _, c := range changes(t, x.DB, "DELETE log_partitions") {
-		rows = append(rows, c.Rows)
+		require.LessOrEqual(t, c.Rows, 4, "a slow step makes the next ones smaller, and none is larger")
+		removed += c.Rows
 	}
-	require.Equal(t, []int{4, 4, 3}, rows)
+	require.Equal(t, 11, removed)
 	require.Equal(t, 11, harness.Value[int](t, x.DB, `SELECT count(DISTINCT partition_id) FROM queen.retention_history WHERE retention_type = $1`, byCleanup))
 	require.Equal(t, 11, harness.Value[int](t, x.DB, `SELECT count(*) FROM queen.retention_history WHERE retention_type = $1 AND messages_deleted = 0`, byCleanup))
 }

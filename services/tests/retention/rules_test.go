@@ -227,14 +227,21 @@ func TestBacklogIsSweptInBatches(t *testing.T) {
 	traceChanges(t, x.DB)
 	x.cycle(t, "RETENTION_BATCH_SIZE=4")
 	x.requireStart(t, 21)
-	require.Equal(t, []event{{byAge, 4}, {byAge, 4}, {byAge, 4}, {byAge, 4}, {byAge, 4}, {byAge, 1}}, history(t, x.DB, x.pid(t, lane)))
+	var swept int64
+	gone := history(t, x.DB, x.pid(t, lane))
+	for _, e := range gone {
+		require.Equal(t, byAge, e.Type)
+		require.LessOrEqual(t, e.Messages, int64(4), "a slow step makes the next ones smaller, and none is larger")
+		swept += e.Messages
+	}
+	require.EqualValues(t, 21, swept)
 	steps := changes(t, x.DB, "DELETE log_segments")
-	require.Len(t, steps, 6)
+	require.Len(t, steps, len(gone))
 	transactions := map[int64]bool{}
 	for _, s := range steps {
 		transactions[s.Transaction] = true
 	}
-	require.Len(t, transactions, 6, "every step commits by itself")
+	require.Len(t, transactions, len(gone), "every step commits by itself")
 }
 
 // TestHistoryIsOfTheSameTransaction looks at the transaction that each row comes
