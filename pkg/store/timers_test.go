@@ -48,6 +48,7 @@ func TestTimerOperationsAreValidated(t *testing.T) {
 		{"no delay", `{"op":"schedule",` + names + `,"txn":"t","payload":""}`, "delayMs must be a number"},
 		{"a delay that is no number", `{"op":"schedule",` + names + `,"delayMs":"1","txn":"t","payload":""}`, "delayMs must be a number"},
 		{"a negative fractional delay", `{"op":"schedule",` + names + `,"delayMs":-1.5,"txn":"t","payload":""}`, ""},
+		{"a delay that is too small for a double", `{"op":"schedule",` + names + `,"delayMs":1e-16383,"txn":"t","payload":""}`, ""},
 		{"the longest delay", `{"op":"schedule",` + names + `,"delayMs":1e13,"txn":"t","payload":""}`, ""},
 		{"a longer one", `{"op":"schedule",` + names + `,"delayMs":10000000000001,"txn":"t","payload":""}`, "delayMs must lie within"},
 		{"the most negative one", `{"op":"schedule",` + names + `,"delayMs":-1e13,"txn":"t","payload":""}`, ""},

@@ -159,7 +159,8 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_id      UUID := COALESCE((p_op ->> '_messageId')::UUID, gen_random_uuid());
-    v_at      TIMESTAMPTZ := p_now + (p_op -> 'delayMs')::FLOAT8 * INTERVAL '1 millisecond';
+    -- To the microsecond: a number that is too small for FLOAT8 would be an error.
+    v_at      TIMESTAMPTZ := p_now + round((p_op -> 'delayMs')::NUMERIC, 3)::FLOAT8 * INTERVAL '1 millisecond';
     v_payload BYTEA := decode(p_op ->> 'payload', 'base64');
     v_zstd    BOOLEAN := COALESCE(p_op -> 'payloadZstd' = 'true', FALSE);
     v_crypt   BOOLEAN := COALESCE(p_op -> 'encrypted' = 'true', FALSE);
