@@ -3,10 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -99,13 +96,10 @@ const (
 
 // dlq handles GET /api/v1/dlq.
 func (a *API) dlq(c echo.Context) error {
-	q, err := query(c)
-	if err != nil {
-		return err
-	}
-	filter, err := dlqFilter(q)
-	if err != nil {
-		return err
+	p := parameters(c)
+	filter := dlqFilter(p)
+	if p.err != nil {
+		return p.err
 	}
 	filter.Tenant = a.tenant(c)
 	doc, err := a.deps.Store.DLQMessages(c.Request().Context(), filter)
@@ -115,58 +109,14 @@ func (a *API) dlq(c echo.Context) error {
 	return respond(c, passThroughStatus(doc), doc)
 }
 
-// dlqFilter reads the parameters. An empty one counts as absent.
-func dlqFilter(q url.Values) (store.DLQFilter, error) {
-	f := store.DLQFilter{
-		Queue: q.Get("queue"), ConsumerGroup: q.Get("consumerGroup"), Partition: q.Get("partition"),
+func dlqFilter(p *params) store.DLQFilter {
+	return store.DLQFilter{
+		Queue:         p.name("queue", wire.KindQueue),
+		ConsumerGroup: p.name("consumerGroup", wire.KindGroup),
+		Partition:     p.name("partition", wire.KindPartition),
+		From:          p.instant("from"),
+		To:            p.instant("to"),
+		Limit:         min(p.number("limit", dlqLimitDefault, 0, pageOffsetMax), dlqLimitMax),
+		Offset:        p.number("offset", 0, 0, pageOffsetMax),
 	}
-	for kind, value := range map[string]string{
-		wire.KindQueue: f.Queue, wire.KindGroup: f.ConsumerGroup, wire.KindPartition: f.Partition,
-	} {
-		if err := wire.CheckName(kind, value); err != nil {
-			return f, err
-		}
-	}
-	var err error
-	if f.Limit, err = number(q, "limit", dlqLimitDefault); err != nil {
-		return f, err
-	}
-	f.Limit = min(f.Limit, dlqLimitMax)
-	if f.Offset, err = number(q, "offset", 0); err != nil {
-		return f, err
-	}
-	if f.From, err = instant(q, "from"); err != nil {
-		return f, err
-	}
-	f.To, err = instant(q, "to")
-	return f, err
-}
-
-// number reads a count: a whole number from 0 to 2^31-1.
-func number(q url.Values, param string, fallback int) (int, error) {
-	text := strings.TrimSpace(q.Get(param))
-	if text == "" {
-		return fallback, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 {
-		return 0, badRequest(param + " must be a whole number, 0 or more")
-	}
-	return int(n), nil
-}
-
-// instant reads a point in time, in the spellings that clients use. One without
-// a zone is UTC.
-func instant(q url.Values, param string) (time.Time, error) {
-	// A plus sign that was not escaped arrives as a blank.
-	text := strings.ReplaceAll(strings.TrimSpace(q.Get(param)), " ", "+")
-	if text == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04", time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, badRequest(param + " must be an ISO 8601 instant")
 }
