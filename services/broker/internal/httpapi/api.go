@@ -28,6 +28,7 @@ type API struct {
 	bodies  *bodies
 	lot     *lot
 	metrics *metrics
+	routes  []Route
 	outage  rate.Sometimes
 	began   time.Time
 }
@@ -59,57 +60,46 @@ func New(cfg Config, deps Deps) (*API, error) {
 }
 
 func (a *API) addRoutes() {
-	e := a.echo
-	e.POST("/api/v1/push", a.push)
+	a.route(http.MethodPost, "/api/v1/push", WriteOnly, a.push)
 	// No HEAD on pops: it would lease messages that nobody receives.
-	e.GET("/api/v1/pop", a.popDiscover)
-	e.GET("/api/v1/pop/queue/:queue", a.popQueue)
+	a.route(http.MethodGet, "/api/v1/pop", ReadWrite, a.popDiscover)
+	a.route(http.MethodGet, "/api/v1/pop/queue/:queue", ReadWrite, a.popQueue)
 	// A client that does not escape the slashes of a partition sends more segments.
-	e.GET("/api/v1/pop/queue/:queue/partition/*", a.popPartition)
-	e.POST("/api/v1/ack", a.ack)
-	e.POST("/api/v1/ack/batch", a.ackBatch)
-	e.POST("/api/v1/lease/:leaseId/extend", a.extend)
-	e.POST("/api/v1/transaction", a.transaction)
+	a.route(http.MethodGet, "/api/v1/pop/queue/:queue/partition/*", ReadWrite, a.popPartition)
+	a.route(http.MethodPost, "/api/v1/ack", ReadWrite, a.ack)
+	a.route(http.MethodPost, "/api/v1/ack/batch", ReadWrite, a.ackBatch)
+	a.route(http.MethodPost, "/api/v1/lease/:leaseId/extend", ReadWrite, a.extend)
+	a.route(http.MethodPost, "/api/v1/transaction", ReadWrite, a.transaction)
 
-	e.POST("/api/v1/configure", a.configure)
-	a.read("/api/v1/resources/queues", a.listQueues)
-	a.read("/api/v1/resources/queues/:queue", a.getQueue)
-	e.DELETE("/api/v1/resources/queues/:queue", a.deleteQueue)
-	// Without a route below it, the router would let :queue swallow slashes.
-	e.RouteNotFound("/api/v1/resources/queues/:queue/*", func(echo.Context) error { return errNoRoute })
-	a.read("/api/v1/dlq", a.dlq)
+	a.route(http.MethodPost, "/api/v1/configure", ReadWrite, a.configure)
+	a.read("/api/v1/resources/queues", ReadOnly, a.listQueues)
+	a.read("/api/v1/resources/queues/:queue", ReadOnly, a.getQueue)
+	a.route(http.MethodDelete, "/api/v1/resources/queues/:queue", Admin, a.deleteQueue)
+	a.read("/api/v1/dlq", ReadOnly, a.dlq)
 	a.addTimerRoutes()
-
 	a.addKVRoutes()
 
-	e.POST("/internal/api/notify", a.notify)
-	a.read("/internal/api/shared-state/stats", a.meshStats)
-	a.read("/internal/api/inter-instance/stats", a.meshStats)
-	a.read("/api/v1/system/shared-state", a.sharedState)
+	a.route(http.MethodPost, "/internal/api/notify", Admin, a.notify)
+	a.read("/internal/api/shared-state/stats", Admin, a.meshStats)
+	a.read("/internal/api/inter-instance/stats", Admin, a.meshStats)
+	a.read("/api/v1/system/shared-state", Admin, a.sharedState)
 
-	a.read("/health", a.health)
-	a.read("/status", a.status)
-	a.read("/metrics", a.counters)
-	a.read("/metrics/prometheus", a.prometheus)
+	a.read("/health", Public, a.health)
+	a.read("/status", ReadOnly, a.status)
+	a.read("/metrics", Public, a.counters)
+	a.read("/metrics/prometheus", Public, a.prometheus)
 }
 
 func (a *API) addKVRoutes() {
-	e := a.echo
-	e.POST("/api/v1/kv", a.kvBatch)
+	a.route(http.MethodPost, "/api/v1/kv", ReadWrite, a.kvBatch)
 	// No literal segment may ever stand where a key can: it would hide that key.
-	a.read("/api/v1/kv/:ns/*", a.kvGet)
-	e.PUT("/api/v1/kv/:ns/*", a.kvPut)
-	e.DELETE("/api/v1/kv/:ns/*", a.kvDelete)
-	a.read("/api/v1/resources/kv/namespaces", a.kvNamespaces)
-	e.POST("/api/v1/resources/kv/list", a.kvList)
-	a.read("/api/v1/system/kv-timers", a.getSwitches)
-	e.POST("/api/v1/system/kv-timers", a.setSwitches)
-}
-
-// read adds a route that changes nothing, so that HEAD is harmless.
-func (a *API) read(path string, h echo.HandlerFunc) {
-	a.echo.GET(path, h)
-	a.echo.HEAD(path, h)
+	a.read("/api/v1/kv/:ns/*", ReadOnly, a.kvGet)
+	a.route(http.MethodPut, "/api/v1/kv/:ns/*", ReadWrite, a.kvPut)
+	a.route(http.MethodDelete, "/api/v1/kv/:ns/*", ReadWrite, a.kvDelete)
+	a.read("/api/v1/resources/kv/namespaces", ReadOnly, a.kvNamespaces)
+	a.route(http.MethodPost, "/api/v1/resources/kv/list", ReadOnly, a.kvList)
+	a.read("/api/v1/system/kv-timers", Admin, a.getSwitches)
+	a.route(http.MethodPost, "/api/v1/system/kv-timers", Admin, a.setSwitches)
 }
 
 // ServeHTTP routes on the path as it was sent: an escaped slash inside a name

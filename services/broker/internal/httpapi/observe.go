@@ -59,6 +59,9 @@ func (a *API) guarded(c echo.Context, next echo.HandlerFunc) (err error) {
 		}
 		err = fmt.Errorf("%w: %v", errPanic, p)
 	}()
+	if strays(c) {
+		return errNoRoute
+	}
 	if c.Request().Method == http.MethodOptions && c.Get(echo.ContextKeyHeaderAllow) != nil {
 		return errMethod // the router would answer it by itself
 	}

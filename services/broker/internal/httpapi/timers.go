@@ -30,11 +30,11 @@ type Timers interface {
 }
 
 func (a *API) addTimerRoutes() {
-	a.echo.POST("/api/v1/timers", a.applyTimers)
-	a.read("/api/v1/timers/:queue", a.listTimers)
+	a.route(http.MethodPost, "/api/v1/timers", WriteOnly, a.applyTimers)
+	a.read("/api/v1/timers/:queue", ReadOnly, a.listTimers)
 	// A key may hold slashes, escaped or not.
-	a.read("/api/v1/timers/:queue/*", a.peekTimer)
-	a.echo.DELETE("/api/v1/timers/:queue/*", a.cancelTimer)
+	a.read("/api/v1/timers/:queue/*", ReadOnly, a.peekTimer)
+	a.route(http.MethodDelete, "/api/v1/timers/:queue/*", ReadWrite, a.cancelTimer)
 }
 
 // Limits of what the timer routes take in the path and the query.
