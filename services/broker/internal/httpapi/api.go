@@ -27,6 +27,7 @@ type API struct {
 	echo    *echo.Echo
 	bodies  *bodies
 	lot     *lot
+	office  *office
 	metrics *metrics
 	routes  []Route
 	outage  rate.Sometimes
@@ -43,7 +44,7 @@ func New(cfg Config, deps Deps) (*API, error) {
 	}
 	a := &API{
 		cfg: cfg, deps: deps, echo: echo.New(), bodies: newBodies(cfg), began: time.Now(),
-		outage: rate.Sometimes{First: 1, Interval: outageLogInterval},
+		outage: rate.Sometimes{First: 1, Interval: outageLogInterval}, office: newOffice(deps.Admit),
 	}
 	a.lot = newLot(a)
 	var err error

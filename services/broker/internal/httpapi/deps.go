@@ -91,6 +91,9 @@ type Deps struct {
 	Timers      Timers
 	Store       Store
 	Database    Database
+	// Admit waits until a call of a management route may use the database, and returns
+	// what gives its place back; nil: at once.
+	Admit func(ctx context.Context) (release func(), err error)
 	// QueueChanged hears of every queue that was configured or deleted. It may be nil.
 	QueueChanged func(tenant uuid.UUID, queue string, deleted bool)
 	// FlagsChanged hears of every change of a switch. It may be nil.
