@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 // State is what became of a row.
@@ -54,6 +55,8 @@ type Riders interface {
 type Rides interface {
 	// Pops are their claims.
 	Pops() []store.MultiPop
+	// Requests adds theirs to those that share the transaction.
+	Requests(set *spans.Set)
 	// Land tells them what they got. It is called once, and returns the rows, by
 	// number, whose lanes are leased anew.
 	Land(served [][]store.PopServed, err error) (handed []int)
@@ -137,12 +140,13 @@ func (f *Fuser) Ack(ctx context.Context, batches []store.AckRow) ([]Verdict, err
 	}
 	defer leave()
 	ctx = context.WithoutCancel(ctx)
+	span := spans.Of(ctx)
 	rows := make([]*row, len(batches))
 	var leads []*shard
 	for i := range batches {
 		s := f.shardOf(batches[i].PartitionID)
 		var lead bool
-		if rows[i], lead = s.add(&batches[i]); lead {
+		if rows[i], lead = s.add(&batches[i], span); lead {
 			leads = append(leads, s)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -564,6 +565,8 @@ type ride struct {
 func (r *ride) Pops() []store.MultiPop {
 	return []store.MultiPop{{Queue: "q", Claims: make([]store.PopClaim, len(r.rows))}}
 }
+
+func (r *ride) Requests(*spans.Set) {}
 
 func (r *ride) Land(served [][]store.PopServed, err error) (handed []int) {
 	r.landed = append(r.landed, err)

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/retry"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 type key struct {
@@ -22,11 +25,19 @@ type key struct {
 // closed.
 type row struct {
 	batch   store.AckRow
+	spans   []trace.Span // of the recorded requests that wait for it
 	done    chan struct{}
 	verdict Verdict
 }
 
 func (r *row) key() key { return key{r.batch.PartitionID, r.batch.Group, r.batch.Worker} }
+
+// carry notes a recorded request.
+func (r *row) carry(span trace.Span) {
+	if span != nil {
+		r.spans = append(r.spans, span)
+	}
+}
 
 func (r *row) settle(v Verdict) {
 	r.verdict = v
@@ -44,9 +55,9 @@ type shard struct {
 	flight  uint64 // which one
 }
 
-// add puts a batch among those that wait, and tells whether the caller has to
-// lead a flight.
-func (s *shard) add(b *store.AckRow) (r *row, lead bool) {
+// add puts a batch of a request among those that wait, and tells whether the caller
+// has to lead a flight. span is that of the request, nil when nobody records it.
+func (s *shard) add(b *store.AckRow, span trace.Span) (r *row, lead bool) {
 	k := key{b.PartitionID, b.Group, b.Worker}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,9 +65,11 @@ func (s *shard) add(b *store.AckRow) (r *row, lead bool) {
 		if b.End > r.batch.End {
 			r.batch = *b
 		}
+		r.carry(span)
 		return r, false
 	}
 	r = &row{batch: *b, done: make(chan struct{})}
+	r.carry(span)
 	s.waiting[k] = r
 	s.queue = append(s.queue, r)
 	lead, s.flying = !s.flying, true
@@ -168,6 +181,8 @@ func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, 
 	if s.Riders != nil {
 		rides = s.Riders.Board(batches)
 	}
+	ctx, span := startFlush(ctx, rows, rides)
+	defer span.End()
 	var served [][]store.PopServed
 	err = retry.Do(ctx, time.Now().Add(s.cfg.Deadline), func(ctx context.Context) error {
 		var err error
@@ -181,11 +196,33 @@ func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, 
 	if rides != nil {
 		handed = rides.Land(served, err)
 	}
+	spans.Fail(ctx, err)
 	if err == nil {
 		s.Admission.Commit()
 		s.metrics.committed(ctx, len(rows))
 	}
 	return out, handed, err
+}
+
+// rowsKey is the attribute of how many cursors a flush moves.
+const rowsKey = attribute.Key("queen.rows")
+
+// startFlush begins the span of a transaction.
+func startFlush(ctx context.Context, rows []*row, rides Rides) (context.Context, trace.Span) {
+	var requests spans.Set
+	for _, r := range rows {
+		for _, span := range r.spans {
+			requests.Add(span)
+		}
+	}
+	if rides != nil {
+		rides.Requests(&requests)
+	}
+	ctx, span := requests.Start(ctx, "ack flush")
+	if span.IsRecording() {
+		span.SetAttributes(rowsKey.Int(len(rows)))
+	}
+	return ctx, span
 }
 
 func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome, handed bool) {

@@ -14,12 +14,14 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 // ErrOverloaded is the error of a part that waited too long to be begun. Nothing
@@ -180,6 +182,7 @@ type Message struct {
 // batch is the parts of one request.
 type batch struct {
 	ctx  context.Context // of the request, without its end
+	span trace.Span      // of the request; nil when nobody records it
 	left atomic.Int32
 	done chan struct{}
 }
@@ -197,7 +200,7 @@ func (f *Fuser) Push(ctx context.Context, parts []Part) {
 	if len(parts) == 0 {
 		return
 	}
-	b := &batch{ctx: context.WithoutCancel(ctx), done: make(chan struct{})}
+	b := &batch{ctx: context.WithoutCancel(ctx), span: spans.Of(ctx), done: make(chan struct{})}
 	b.left.Store(int32(len(parts)))
 	var at uint
 	for i := range parts {
@@ -285,7 +288,7 @@ func (f *Fuser) drain(s *shard) {
 		bundle := s.take(f.cfg.BundleMax)
 		if len(bundle) > 0 {
 			slow := time.AfterFunc(slowBundle, func() { f.startBeside(s) })
-			(&writer{Fuser: f, shard: s, ctx: bundle[0].ctx()}).bundle(bundle)
+			f.write(s, bundle)
 			slow.Stop()
 			s.ended()
 		}
@@ -294,6 +297,13 @@ func (f *Fuser) drain(s *shard) {
 			return
 		}
 	}
+}
+
+// write writes one bundle.
+func (f *Fuser) write(s *shard, bundle []*flight) {
+	ctx, span := startFlush(bundle)
+	defer span.End()
+	(&writer{Fuser: f, shard: s, ctx: ctx}).bundle(bundle)
 }
 
 // fail settles what is still pending.

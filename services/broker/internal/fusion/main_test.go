@@ -22,6 +22,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience is how long a test waits for what must come, looking each tick.
+const (
+	patience = 10 * time.Second
+	tick     = time.Millisecond
+)
+
 var (
 	tenant           = store.DefaultTenant()
 	errRefused error = &pgconn.PgError{Severity: "ERROR", Code: "P0001", Message: "refused"}
@@ -157,7 +163,7 @@ func (r *rig) next() *call {
 	select {
 	case c := <-r.db.calls:
 		return c
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		require.FailNow(r.t, "no bundle came")
 		return nil
 	}
@@ -176,7 +182,7 @@ func (c *call) lanes() (names []string) {
 // accumulated waits until so many messages wait behind those in flight.
 func (r *rig) accumulated(n int) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return fusion.Waiting(r.fuser) == n }, 10*time.Second, time.Millisecond)
+	require.Eventually(r.t, func() bool { return fusion.Waiting(r.fuser) == n }, patience, tick)
 }
 
 func outcomes(parts []fusion.Part) (all []fusion.Outcome) {

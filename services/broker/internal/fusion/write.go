@@ -9,6 +9,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/retry"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 const (
@@ -54,7 +55,9 @@ func (w *writer) bundle(flights []*flight) {
 // writeAlone waits for a lane that another transaction holds, in the way of
 // nobody but the lane itself.
 func (f *Fuser) writeAlone(s *shard, fl *flight) {
-	w := &writer{Fuser: f, shard: s, ctx: fl.ctx(), patient: true}
+	ctx, span := startFlush([]*flight{fl})
+	defer span.End()
+	w := &writer{Fuser: f, shard: s, ctx: ctx, patient: true}
 	ctx, cancel := context.WithDeadline(w.ctx, fl.deadline())
 	defer cancel()
 	release, err := f.turn(ctx)
@@ -273,6 +276,7 @@ func (w *writer) refuse(fl *flight, err error) {
 		w.Logger.ErrorContext(w.ctx, "push failed", slog.String(logging.KeyQueue, fl.lane.Queue),
 			slog.String(logging.KeyPartition, fl.lane.Partition), slog.Int(logging.KeyCount, len(fl.messages)), logging.Err(err))
 	})
+	spans.Fail(w.ctx, err)
 	fl.fail(err)
 }
 

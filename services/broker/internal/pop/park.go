@@ -19,7 +19,7 @@ type Parked struct {
 	waiter *wake.Waiter
 	watch  *watch
 	timer  *time.Timer // of the deadline
-	span   trace.SpanContext
+	span   trace.Span
 	noted  bool // the counters of the queue know that it is parked
 
 	mu      sync.Mutex
@@ -80,7 +80,7 @@ func (p *Parked) park(ctx context.Context) error {
 	p.noted = p.Counters.Park(p.queue())
 	left := p.cfg.patience(p.req.Query.Timeout)
 	p.deadline = time.Now().Add(left)
-	p.span = trace.SpanContextFromContext(ctx)
+	p.span = trace.SpanFromContext(ctx)
 	t := p.topic()
 	p.waiter = p.Hub.Register(t, p)
 	p.watch = p.rechecks.join(t, &p.req)
@@ -150,7 +150,7 @@ func (p *Parked) resume() {
 		p.mu.Unlock()
 		return // it has just ended, and hands the wake on
 	}
-	ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(context.Background(), p.span))
+	ctx, cancel := context.WithCancel(trace.ContextWithSpan(context.Background(), p.span))
 	defer cancel()
 	p.state, p.cancel = looking, cancel
 	gone := p.gone

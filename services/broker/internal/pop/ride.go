@@ -10,6 +10,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -115,7 +116,7 @@ func (p *Parked) seize() (n ride, ok bool) {
 		}
 		return ride{}, false
 	}
-	ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(context.Background(), p.span))
+	ctx, cancel := context.WithCancel(trace.ContextWithSpan(context.Background(), p.span))
 	p.state, p.cancel = looking, cancel
 	return ride{parked: p, ctx: ctx, cancel: cancel}, true
 }
@@ -141,6 +142,13 @@ func (r *rides) add(n ride) {
 
 // Pops are the claims.
 func (r *rides) Pops() []store.MultiPop { return r.pops }
+
+// Requests adds those of the pops.
+func (r *rides) Requests(set *spans.Set) {
+	for i := range r.list {
+		set.Add(r.list[i].parked.span)
+	}
+}
 
 // Land has every pop go on with what it got.
 func (r *rides) Land(served [][]store.PopServed, err error) (handed []int) {

@@ -4,9 +4,14 @@ import (
 	"context"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/retry"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 // flight are the claims of one call.
@@ -67,6 +72,8 @@ func (f *flight) names(partition string) bool {
 
 // claim makes the call and tells everybody.
 func (f *flight) claim(ctx context.Context) {
+	ctx, span := f.startFlush(ctx)
+	defer span.End()
 	started := time.Now()
 	m := store.MultiPop{Tenant: f.key.Tenant, Queue: f.key.Queue, Group: f.key.Group, AutoAck: f.key.AutoAck, Claims: f.claims}
 	m.Bound(maxBytes)
@@ -77,6 +84,7 @@ func (f *flight) claim(ctx context.Context) {
 		return err
 	})
 	lasted := time.Since(started)
+	spans.Fail(ctx, err)
 	switch {
 	case err == nil:
 		f.tell(ctx, served, lasted)
@@ -86,6 +94,22 @@ func (f *flight) claim(ctx context.Context) {
 	default:
 		settle(f.tickets, Outcome{}, err)
 	}
+}
+
+// claimsKey is the attribute of how many pops a flush claims for.
+const claimsKey = attribute.Key("queen.claims")
+
+// startFlush begins the span of the call.
+func (f *flight) startFlush(ctx context.Context) (context.Context, trace.Span) {
+	var requests spans.Set
+	for _, t := range f.tickets {
+		requests.Add(t.span)
+	}
+	ctx, span := requests.Start(ctx, "pop flush")
+	if span.IsRecording() {
+		span.SetAttributes(semconv.MessagingDestinationName(f.key.Queue), semconv.MessagingConsumerGroupName(f.key.Group), claimsKey.Int(len(f.claims)))
+	}
+	return ctx, span
 }
 
 // tell gives everybody what was claimed for him.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 // Key says which pops may share a transaction.
@@ -152,7 +153,7 @@ func (f *Fuser) Do(ctx context.Context, k Key, c Claim) (Outcome, error) {
 		return Outcome{}, err
 	}
 	defer leave()
-	t := &ticket{claim: c, ready: make(chan struct{})}
+	t := &ticket{claim: c, span: spans.Of(ctx), ready: make(chan struct{})}
 	s := f.shard(k)
 	s.add(t)
 	limit := time.NewTimer(f.Admission.MaxWait())

@@ -4,12 +4,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // ticket is a pop that waits for its departure. outcome and err are set before
 // ready is closed.
 type ticket struct {
 	claim   Claim
+	span    trace.Span // of the request; nil when nobody records it
 	alone   bool
 	ready   chan struct{}
 	outcome Outcome
