@@ -10,13 +10,13 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/telemetry/telemetrytest"
 	"github.com/queenmq/queen/services/broker/internal/ackfusion"
-	"github.com/queenmq/queen/services/broker/internal/spans/spanstest"
 )
 
 func TestAFlightIsLinkedWithItsRequests(t *testing.T) {
 	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
-		rec := spanstest.New(t)
+		rec := telemetrytest.New(t)
 		ack := func(ctx context.Context, rows ...store.AckRow) {
 			b.wg.Go(func() { _, _ = b.fuser.Ack(ctx, rows) })
 			synctest.Wait()
@@ -42,7 +42,7 @@ func TestAFlightIsLinkedWithItsRequests(t *testing.T) {
 
 func TestAFlightOfOthersIsNoPartOfTheLeadersTrace(t *testing.T) {
 	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
-		rec := spanstest.New(t)
+		rec := telemetrytest.New(t)
 		leader, _ := rec.Request("leader")
 		b.wg.Go(func() { _, _ = b.fuser.Ack(leader, []store.AckRow{row(1)}) })
 		first := b.next()

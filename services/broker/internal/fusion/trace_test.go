@@ -9,14 +9,14 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/telemetry/telemetrytest"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/fusion"
-	"github.com/queenmq/queen/services/broker/internal/spans/spanstest"
 )
 
 func TestAFlushIsLinkedWithItsRequests(t *testing.T) {
 	t.Parallel()
-	r, rec := setup(t, true, fusion.Config{MaxInflight: 1}, admission.Config{}), spanstest.New(t)
+	r, rec := setup(t, true, fusion.Config{MaxInflight: 1}, admission.Config{}), telemetrytest.New(t)
 	pushAs := func(ctx context.Context, parts ...fusion.Part) {
 		r.pending.Go(func() { r.fuser.Push(ctx, parts) })
 	}
@@ -42,7 +42,7 @@ func TestAFlushIsLinkedWithItsRequests(t *testing.T) {
 
 func TestAFailedFlushSaysSo(t *testing.T) {
 	t.Parallel()
-	r, rec := setup(t, false, fusion.Config{}, admission.Config{}), spanstest.New(t)
+	r, rec := setup(t, false, fusion.Config{}, admission.Config{}), telemetrytest.New(t)
 	r.db.refuse = func([]store.PushSegment, store.LockWait) error { return errRefused }
 	ctx, _ := rec.Request("one")
 	r.fuser.Push(ctx, []fusion.Part{part("a", "1")})

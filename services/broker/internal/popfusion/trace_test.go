@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/queenmq/queen/pkg/telemetry/telemetrytest"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
-	"github.com/queenmq/queen/services/broker/internal/spans/spanstest"
 )
 
 func TestAFlightIsLinkedWithItsRequests(t *testing.T) {
 	on(t, popfusion.Config{}, func(t *testing.T, b *bundle) {
-		rec := spanstest.New(t)
+		rec := telemetrytest.New(t)
 		b.ask("a", 1)
 		first := b.next()
 		one, a := rec.Request("one")

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/queenmq/queen/pkg/telemetry/telemetrytest"
 	"github.com/queenmq/queen/services/broker/internal/spans"
-	"github.com/queenmq/queen/services/broker/internal/spans/spanstest"
 )
 
 // unrecorded is the context of a request that the sampler has left out.
@@ -22,7 +22,7 @@ func unrecorded() context.Context {
 
 func TestASharedSpanIsLinkedWithItsRequests(t *testing.T) {
 	t.Parallel()
-	r := spanstest.New(t)
+	r := telemetrytest.New(t)
 	var set spans.Set
 	set.Add(spans.Of(unrecorded()))
 	set.Add(nil)
@@ -43,7 +43,7 @@ func TestASharedSpanIsLinkedWithItsRequests(t *testing.T) {
 
 func TestWithoutARecordedRequestThereIsNoSpan(t *testing.T) {
 	t.Parallel()
-	r := spanstest.New(t)
+	r := telemetrytest.New(t)
 	stranger, _ := r.Request("whoever does the work")
 	for name, ctx := range map[string]context.Context{
 		"nobody traces": context.Background(), "left out by the sampler": unrecorded(), "of another request": stranger,
@@ -70,7 +70,7 @@ func TestRequestsThatNobodyRecordsCostNoMemory(t *testing.T) {
 
 func TestAFailureIsNoted(t *testing.T) {
 	t.Parallel()
-	r := spanstest.New(t)
+	r := telemetrytest.New(t)
 	ctx, span := r.Request("a")
 	spans.Fail(ctx, nil)
 	spans.Fail(ctx, errors.New("boom"))

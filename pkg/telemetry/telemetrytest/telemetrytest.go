@@ -1,5 +1,5 @@
-// Package spanstest records the spans of a test.
-package spanstest
+// Package telemetrytest records the spans of a test.
+package telemetrytest
 
 import (
 	"context"
