@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
-	"go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho"
 	"golang.org/x/time/rate"
 
 	"github.com/queenmq/queen/pkg/store"
@@ -52,8 +51,7 @@ func New(cfg Config, deps Deps) (*API, error) {
 		return nil, err
 	}
 	if deps.Tracers != nil {
-		a.echo.Use(otelecho.Middleware("queen-broker",
-			otelecho.WithTracerProvider(deps.Tracers), otelecho.WithPropagators(deps.Propagator)))
+		a.echo.Use(a.traced)
 	}
 	a.echo.Use(a.observe)
 	a.addRoutes()

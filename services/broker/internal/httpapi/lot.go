@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
@@ -43,9 +44,9 @@ func newLot(a *API) *lot {
 }
 
 // takes says whether the connection of a request can be parked: one of HTTP/1.1
-// that is to be kept, and that nobody traces as a whole.
+// that is to be kept, and whose span does not have to last until its answer.
 func (l *lot) takes(r *http.Request) bool {
-	return l.http != nil && l.api.deps.Tracers == nil && r.TLS == nil && r.ProtoMajor == 1 && r.ProtoMinor == 1 &&
+	return l.http != nil && !trace.SpanFromContext(r.Context()).IsRecording() && r.TLS == nil && r.ProtoMajor == 1 && r.ProtoMinor == 1 &&
 		!r.Close && r.ContentLength == 0
 }
 

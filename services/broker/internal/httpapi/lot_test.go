@@ -75,7 +75,7 @@ func setupParking(t *testing.T) *parking {
 		Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
-	p.bundle = setupWith(t, func(d *httpapi.Deps) { d.Pop, d.Tracers = p.svc, nil })
+	p.bundle = setupWith(t, func(d *httpapi.Deps) { d.Pop = p.svc })
 	t.Cleanup(p.svc.Close)
 	return p
 }

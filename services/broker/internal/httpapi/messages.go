@@ -20,6 +20,7 @@ func (a *API) push(c echo.Context) error {
 			return err
 		}
 		b.haveItems(len(items))
+		describePush(c.Request().Context(), items)
 		results, err := a.deps.Push.Push(c.Request().Context(), a.tenant(c), a.producer(c), items)
 		if err != nil {
 			return err
@@ -81,6 +82,7 @@ func (a *API) pop(c echo.Context, req pop.Request) error {
 		return err
 	}
 	req.Tenant = a.tenant(c)
+	describePop(c.Request().Context(), &req)
 	body, err := a.answerPop(c, req)
 	switch {
 	case err != nil:
@@ -125,6 +127,7 @@ func (a *API) settle(c echo.Context, parse func([]byte) (wire.AckRequest, error)
 			return err
 		}
 		b.haveItems(len(req.Items))
+		describeAck(c.Request().Context(), &req)
 		results, err := a.deps.Ack.Ack(c.Request().Context(), a.tenant(c), req)
 		if err != nil {
 			return err

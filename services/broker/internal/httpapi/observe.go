@@ -72,14 +72,19 @@ func (a *API) account(ctx context.Context, route, method string, status int, too
 	if route == "" {
 		route = unmatched
 	}
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-	default:
-		method = otherMethod // a client must not be able to invent label values
-	}
+	method = knownMethod(method)
 	a.metrics.record(ctx, route, method, status, took)
 	if a.deps.Log.Enabled(ctx, slog.LevelDebug) {
 		a.deps.Log.DebugContext(ctx, "request", slog.String(logging.KeyMethod, method), slog.String(logging.KeyRoute, route),
 			slog.Int(logging.KeyStatus, status), slog.Duration(logging.KeyElapsed, took))
 	}
+}
+
+// knownMethod keeps clients from inventing label values.
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return otherMethod
 }

@@ -142,6 +142,7 @@ type bundle struct {
 	log    *logtest.Recorder
 	addr   string
 	client *http.Client
+	api    *httpapi.API
 	server *httpapi.Server
 	stop   func() error // stops the server and reports how that went
 }
@@ -159,7 +160,7 @@ func setup(t *testing.T, adjust ...func(*httpapi.Config)) *bundle {
 }
 
 // setupWith replaces some of the fakes.
-func setupWith(t *testing.T, replace func(*httpapi.Deps)) *bundle {
+func setupWith(t testing.TB, replace func(*httpapi.Deps)) *bundle {
 	t.Helper()
 	return start(t, httpapi.Config{
 		Version: "1.2.3", MaxBodyBytes: 1 << 20, MaxInflightBytes: 4 << 20,
@@ -181,9 +182,9 @@ func start(t testing.TB, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundl
 		Log:       log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
 	}
 	replace(&deps)
-	api, err := httpapi.New(cfg, deps)
+	b.api, err = httpapi.New(cfg, deps)
 	require.NoError(t, err)
-	b.server = httpapi.NewServer("127.0.0.1:0", api, log)
+	b.server = httpapi.NewServer("127.0.0.1:0", b.api, log)
 	require.NoError(t, b.server.Start(t.Context()))
 	b.addr = b.server.Addr()
 
