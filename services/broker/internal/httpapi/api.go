@@ -87,6 +87,7 @@ func (a *API) addRoutes() {
 	a.read("/status", ReadOnly, a.status)
 	a.read("/metrics", Public, a.counters)
 	a.read("/metrics/prometheus", Public, a.prometheus)
+	a.read("/openapi.yaml", Public, a.openapi)
 }
 
 func (a *API) addKVRoutes() {
