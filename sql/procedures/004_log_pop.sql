@@ -283,7 +283,7 @@ AS $$
     ), seeded AS (
         INSERT INTO queen.log_consumers (partition_id, consumer_group, committed)
         SELECT l.id, p_group,
-               CASE WHEN p_mode = 'all' THEN GREATEST(l.log_start - 1, -1)
+               CASE WHEN p_mode = 'all' AND p_at <= '1970-01-01T00:00:00Z' THEN GREATEST(l.log_start - 1, -1)
                     WHEN p_tail THEN l.last_offset
                     ELSE queen.log_seed_offset_v1(l.id, l.log_start, l.last_offset, p_at) END
         FROM page AS l
@@ -863,6 +863,10 @@ $$;
 -- ignored, since a backlog behind somebody's lease must not fall out of the scan.
 -- Otherwise only notes that this was verified. p_create: also for queues without
 -- a row, which then starts at the epoch. A row somebody else holds is left alone.
+--
+-- What is going to be written is locked before the look: a cursor that goes back
+-- takes the same locks, so it is seen here, or undoes there what was written. The
+-- watermark that the scan went by, p_since, may have been taken back since then.
 CREATE OR REPLACE FUNCTION queen.log_pop_empty_scan_v1(
     p_queue_ids UUID[], p_group TEXT, p_since TIMESTAMPTZ, p_now TIMESTAMPTZ, p_create BOOLEAN)
 RETURNS VOID
@@ -870,27 +874,41 @@ LANGUAGE plpgsql VOLATILE
 SET jit = off
 AS $$
 DECLARE
-    v_scanned TIMESTAMPTZ := CASE WHEN EXISTS (
-        SELECT 1 FROM queen.log_partitions AS p
-        LEFT JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = p_group
-        WHERE p.queue_id = ANY (p_queue_ids) AND p.last_write_at >= p_since - interval '2 minutes'
-          AND (c.partition_id IS NULL OR p.last_offset > c.committed)
-    ) THEN '1970-01-01T00:00:00Z' ELSE p_now END;
+    v_old     UUID[];
+    v_new     UUID[];
+    v_since   TIMESTAMPTZ;
+    v_scanned TIMESTAMPTZ;
 BEGIN
-    UPDATE queen.consumer_watermarks AS w
-    SET last_empty_scan_at = GREATEST(w.last_empty_scan_at, v_scanned), updated_at = p_now
-    FROM (SELECT x.queue_id FROM queen.consumer_watermarks AS x
-          WHERE x.queue_id = ANY (p_queue_ids) AND x.consumer_group = p_group
-          ORDER BY x.queue_id FOR UPDATE SKIP LOCKED) AS l
-    WHERE w.queue_id = l.queue_id AND w.consumer_group = p_group;
-    IF p_create OR v_scanned = p_now THEN
-        INSERT INTO queen.consumer_watermarks (queue_id, consumer_group, last_empty_scan_at, updated_at)
-        SELECT l.id, p_group, v_scanned, p_now
+    v_old := ARRAY(
+        SELECT w.queue_id FROM queen.consumer_watermarks AS w
+        WHERE w.queue_id = ANY (p_queue_ids) AND w.consumer_group = p_group
+        ORDER BY w.queue_id FOR UPDATE SKIP LOCKED);
+    v_new := ARRAY(
+        SELECT l.id
         FROM (SELECT q.id FROM queen.queues AS q
               WHERE q.id = ANY (p_queue_ids) AND NOT EXISTS (
                   SELECT 1 FROM queen.consumer_watermarks AS w WHERE w.queue_id = q.id AND w.consumer_group = p_group)
               ORDER BY q.id FOR KEY SHARE OF q SKIP LOCKED) AS l
-        WHERE pg_try_advisory_xact_lock(queen.log_registration_key_v1(l.id, p_group))
+        WHERE pg_try_advisory_xact_lock(queen.log_registration_key_v1(l.id, p_group)));
+    IF v_old = '{}' AND v_new = '{}' THEN
+        RETURN;
+    END IF;
+    SELECT least(p_since, min(COALESCE(w.last_empty_scan_at, '1970-01-01T00:00:00Z'))) INTO v_since
+    FROM unnest(p_queue_ids) AS q (id)
+    LEFT JOIN queen.consumer_watermarks AS w ON w.queue_id = q.id AND w.consumer_group = p_group;
+    v_scanned := CASE WHEN EXISTS (
+        SELECT 1 FROM queen.log_partitions AS p
+        LEFT JOIN queen.log_consumers AS c ON c.partition_id = p.id AND c.consumer_group = p_group
+        WHERE p.queue_id = ANY (p_queue_ids) AND p.last_write_at >= v_since - interval '2 minutes'
+          AND (c.partition_id IS NULL OR p.last_offset > c.committed)
+    ) THEN '1970-01-01T00:00:00Z' ELSE p_now END;
+    UPDATE queen.consumer_watermarks AS w
+    SET last_empty_scan_at = GREATEST(w.last_empty_scan_at, v_scanned), updated_at = p_now
+    WHERE w.queue_id = ANY (v_old) AND w.consumer_group = p_group;
+    IF p_create OR v_scanned = p_now THEN
+        INSERT INTO queen.consumer_watermarks (queue_id, consumer_group, last_empty_scan_at, updated_at)
+        SELECT l.id, p_group, v_scanned, p_now
+        FROM unnest(v_new) AS l (id)
         ORDER BY l.id
         ON CONFLICT DO NOTHING;
     END IF;
