@@ -123,6 +123,40 @@ AS $$
     WHERE p.queue_id = p_queue_id
 $$;
 
+-- The oldest of what is pending in some partitions, given as aligned arrays: the next
+-- offset wanted, and a lower bound of its age. p_known is the oldest one that is known
+-- without looking. The sixteen lowest bounds are looked up, then those that are still
+-- below what was found, 1000 at most. A single SELECT, so that the planner inlines it.
+CREATE OR REPLACE FUNCTION queen.log_oldest_of_v1(
+    p_ids UUID[], p_wanted BIGINT[], p_bounds TIMESTAMPTZ[], p_known TIMESTAMPTZ)
+RETURNS TABLE (r_at TIMESTAMPTZ)
+LANGUAGE sql STABLE
+AS $$
+    SELECT least(p_known, w.oldest, o.oldest)
+    FROM (
+        SELECT min(t.r_at) AS oldest
+        FROM (
+            SELECT u.id, u.wanted
+            FROM unnest(p_ids, p_wanted, p_bounds) AS u (id, wanted, bound)
+            WHERE u.bound < COALESCE(p_known, 'infinity')
+            ORDER BY u.bound
+            LIMIT 16
+        ) AS u
+        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
+    ) AS w
+    CROSS JOIN LATERAL (
+        SELECT min(t.r_at) AS oldest
+        FROM (
+            SELECT u.id, u.wanted
+            FROM unnest(p_ids, p_wanted, p_bounds) AS u (id, wanted, bound)
+            WHERE u.bound < COALESCE(least(p_known, w.oldest), 'infinity')
+            ORDER BY u.bound
+            LIMIT 1000
+        ) AS u
+        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
+    ) AS o
+$$;
+
 -- Sums of one page of partitions, p_limit at most, ascending by id from p_first:
 -- one row per queue that has any there. r_next is where the next page begins,
 -- NULL on the last one. A partition is in one page and never in two: ids do not
@@ -130,9 +164,7 @@ $$;
 --
 -- What is oldest. A partition of which nothing was consumed has been waiting since
 -- its watermark oldest_live_at, and no segment is read. Where a part was
--- consumed the watermark is a lower bound only: the sixteen lowest ones of each
--- queue are looked up, then those that are still below what was found, 1000 at most.
--- A queue with more of them on a page, which keeps consumed messages in thousands of
+-- consumed the watermark is a lower bound only: see log_oldest_of_v1. A queue with more of them on a page, which keeps consumed messages in thousands of
 -- partitions and lags in all of them, so may have a message that waits for longer
 -- than its figure says: looking them all up took 0.5 s for 100,000 partitions. Without
 -- a watermark (a database that was just upgraded) the segment is looked up.
@@ -174,7 +206,7 @@ BEGIN
 
     RETURN QUERY
     SELECT s.queue_id, s.partitions, s.total::BIGINT, s.pending::BIGINT, COALESCE(s.leased, 0)::BIGINT,
-           COALESCE(s.dead_letter, 0)::BIGINT, least(s.oldest, w.oldest, o.oldest), v_ends[2]
+           COALESCE(s.dead_letter, 0)::BIGINT, o.r_at, v_ends[2]
     FROM (
         SELECT l.queue_id, count(*) AS partitions, sum(l.total) AS total, sum(l.pending) AS pending,
                sum(l.leased) AS leased, sum(l.dead_letter) AS dead_letter,
@@ -202,28 +234,7 @@ BEGIN
         ) AS l
         GROUP BY l.queue_id
     ) AS s
-    CROSS JOIN LATERAL (
-        SELECT min(t.r_at) AS oldest
-        FROM (
-            SELECT u.id, u.wanted
-            FROM unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
-            WHERE u.bound < COALESCE(s.oldest, 'infinity')
-            ORDER BY u.bound
-            LIMIT 16
-        ) AS u
-        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
-    ) AS w
-    CROSS JOIN LATERAL (
-        SELECT min(t.r_at) AS oldest
-        FROM (
-            SELECT u.id, u.wanted
-            FROM unnest(s.ids, s.wanted, s.bounds) AS u (id, wanted, bound)
-            WHERE u.bound < COALESCE(least(s.oldest, w.oldest), 'infinity')
-            ORDER BY u.bound
-            LIMIT 1000
-        ) AS u
-        CROSS JOIN LATERAL queen.log_pending_since_v1(u.id, u.wanted) AS t
-    ) AS o;
+    CROSS JOIN LATERAL queen.log_oldest_of_v1(s.ids, s.wanted, s.bounds, s.oldest) AS o;
 END
 $$;
 

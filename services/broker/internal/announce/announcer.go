@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -99,6 +100,32 @@ func (a *Announcer) CursorMoved(tenant uuid.UUID, queue, partition, group string
 	a.Local.CursorMoved(tenant, queue, partition, group)
 	if a.Peers != nil {
 		a.Peers.CursorMoved(tenant, queue, partition, group)
+	}
+}
+
+// CursorsMoved announces that the cursors of a group have moved in all of a queue. Here
+// the hot list looks at once, and the caller waits for it: after an error pops may
+// notice late.
+func (a *Announcer) CursorsMoved(ctx context.Context, tenant uuid.UUID, queue, group string) (err error) {
+	if a.Peers != nil {
+		a.Peers.CursorMoved(tenant, queue, "", group)
+	}
+	if a.HotList != nil {
+		err = a.HotList.Repair(ctx, tenant, queue, group)
+	}
+	a.Waker.Wake(tenant, queue, "")
+	return err
+}
+
+// GroupDeleted announces that the cursors of a group in a queue are gone. Peers find
+// that out when they look.
+func (a *Announcer) GroupDeleted(tenant uuid.UUID, queue, group string) {
+	if a.HotList != nil {
+		a.HotList.DropGroup(tenant, queue, group)
+	}
+	a.Waker.Wake(tenant, queue, "")
+	if a.Peers != nil {
+		a.Peers.CursorMoved(tenant, queue, "", group)
 	}
 }
 

@@ -1,6 +1,8 @@
 package announce_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 )
+
+var errRepair = errors.New("the database is away")
 
 var (
 	tenant = uuid.UUID{15: 1}
@@ -47,6 +51,11 @@ func (h hotList) Mark(_ uuid.UUID, q, p string, n int)   { h.note("hot mark %s/%
 func (h hotList) MarkGroup(_ uuid.UUID, q, p, g string)  { h.note("hot mark %s/%s of %s", q, p, g) }
 func (h hotList) Taken(t hotlist.Taking) {
 	h.note("hot taken %s/%s of %s", t.Queue, t.Partition, t.Group)
+}
+func (h hotList) DropGroup(_ uuid.UUID, q, g string) { h.note("hot drop %s of %s", g, q) }
+func (h hotList) Repair(_ context.Context, _ uuid.UUID, q, g string) error {
+	h.note("hot repair %s of %s", g, q)
+	return errRepair
 }
 func (h hotList) Promote(id uuid.UUID, g string)           { h.note("hot promote %d of %s", id[15], g) }
 func (h hotList) Changed(_ uuid.UUID, q string)            { h.note("hot changed %s", q) }
@@ -134,6 +143,14 @@ func TestEverybodyIsTold(t *testing.T) {
 			[]string{"hot mark q/p of g", "wake q/p", "peers moved q/p of g"},
 		},
 		{
+			"all cursors concern one group", func(a *announce.Announcer) { _ = a.CursorsMoved(context.Background(), tenant, "q", "g") },
+			[]string{"peers moved q/ of g", "hot repair g of q", "wake q/"},
+		},
+		{
+			"a deleted group is forgotten", func(a *announce.Announcer) { a.GroupDeleted(tenant, "q", "g") },
+			[]string{"hot drop g of q", "wake q/", "peers moved q/ of g"},
+		},
+		{
 			"caches are clear before anybody looks", func(a *announce.Announcer) { a.QueueChanged(tenant, "q", false) },
 			[]string{"cache changed q false", "hot changed q", "wake q/", "peers changed q false"},
 		},
@@ -161,10 +178,19 @@ func TestTheHubAloneIsEnough(t *testing.T) {
 		{"released", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "q", "p", false) }, []string{"wake q/p"}},
 		{"released, unknown", func(a *announce.Announcer) { a.Released(tenant, lane, "g", "", "", true) }, nil},
 		{"cursor moved", func(a *announce.Announcer) { a.CursorMoved(tenant, "q", "", "g") }, []string{"wake q/"}},
+		{"cursors moved", func(a *announce.Announcer) { _ = a.CursorsMoved(context.Background(), tenant, "q", "g") }, []string{"wake q/"}},
+		{"group deleted", func(a *announce.Announcer) { a.GroupDeleted(tenant, "q", "g") }, []string{"wake q/"}},
 		{"queue changed", func(a *announce.Announcer) { a.QueueChanged(tenant, "q", true) }, []string{"wake q/"}},
 		{"timer due", func(a *announce.Announcer) { a.TimerDue(due, 0) }, nil},
 		{"flags changed", func(a *announce.Announcer) { a.FlagsChanged() }, nil},
 	})
+}
+
+func TestWhoeverMovedCursorsHearsOfAFailedLook(t *testing.T) {
+	t.Parallel()
+	require.ErrorIs(t, full(&calls{}).CursorsMoved(t.Context(), tenant, "q", "g"), errRepair)
+	alone := &announce.Announcer{Local: announce.Local{Waker: waker{&calls{}}}}
+	require.NoError(t, alone.CursorsMoved(t.Context(), tenant, "q", "g"))
 }
 
 func TestReleasedLanesGetTheirNames(t *testing.T) {

@@ -3,7 +3,7 @@
 //
 // An announcement only ever means "look at PostgreSQL now". It may be lost,
 // repeated or reordered; then somebody looks later, or in vain. Nothing here
-// blocks, and nothing here remembers anything but the nearest timer that sweepers
+// blocks but CursorsMoved, and nothing here remembers anything but the nearest timer that sweepers
 // were told: what folds repeated announcements are the hub, the hot list and the
 // pool, each for itself.
 //
@@ -13,6 +13,8 @@
 //	Wake         any other write     at once    yes            -        yes
 //	Released     a lease ended       promote    of the lane    -        yes
 //	CursorMoved  cursor went back    one group  yes            -        yes
+//	CursorsMoved all of a group did  walk       yes            -        yes
+//	GroupDeleted cursors are gone    drop ring  yes            -        yes
 //	QueueChanged configured, deleted re-read    yes            drop     yes
 //	TimerDue     timers scheduled    -          -              -        if nearer
 //	FlagsChanged a switch flipped    -          -              -        yes

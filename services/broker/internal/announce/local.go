@@ -1,6 +1,8 @@
 package announce
 
 import (
+	"context"
+
 	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
@@ -30,6 +32,10 @@ type HotList interface {
 	MarkGroup(tenant uuid.UUID, queue, partition, group string)
 	// Taken notes what another broker has claimed.
 	Taken(t hotlist.Taking)
+	// Repair derives the ring of a group anew whose cursors have moved, DropGroup
+	// forgets it.
+	Repair(ctx context.Context, tenant uuid.UUID, queue, group string) error
+	DropGroup(tenant uuid.UUID, queue, group string)
 	// Promote ends the wait for the lease of a group on a partition.
 	Promote(partition uuid.UUID, group string)
 	// Changed has the settings of a queue read again, DropQueue forgets it.

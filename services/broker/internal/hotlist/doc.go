@@ -39,7 +39,8 @@
 //	inflight  stays; the check-in sees that it is fresh
 //
 // A cursor that moved back makes its lane ready from idle and wheel alike. A mark
-// without a lane makes the rings of the queue due for a walk.
+// without a lane makes the rings of the queue due for a walk; one of a group whose
+// cursors have all moved does so to its ring, and that walk frees the lanes it lists.
 //
 // # Check-out and check-in
 //

@@ -171,7 +171,7 @@ func (l *List) watchSome(ctx context.Context, rings []*ring, span time.Duration)
 		lists[rows[i].Ring] = append(lists[rows[i].Ring], rows[i].PartitionRef)
 	}
 	for i, refs := range lists {
-		if rings[i].absorb(refs) < len(refs) {
+		if rings[i].absorb(refs, row) < len(refs) {
 			rings[i].walk.owe()
 		}
 	}

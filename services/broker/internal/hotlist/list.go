@@ -116,7 +116,7 @@ func (l *List) Mark(tenant uuid.UUID, queue, partition string, count int) {
 	}
 	if q := l.queue(tenant, queue); q != nil {
 		if partition == "" {
-			q.due("")
+			q.due()
 		} else {
 			q.mark(partition, mark{kind: news, count: frames(count), now: l.now(), o: q.options()})
 		}
@@ -125,15 +125,15 @@ func (l *List) Mark(tenant uuid.UUID, queue, partition string, count int) {
 }
 
 // MarkGroup marks a lane in one group whose cursor moved back, or whose lease
-// ended with something left. With an empty partition the whole queue is due for a
-// walk.
+// ended with something left. With an empty partition all cursors of the group have
+// moved: its ring is due for a walk.
 func (l *List) MarkGroup(tenant uuid.UUID, queue, partition, group string) {
 	if l == nil {
 		return
 	}
 	if q := l.queue(tenant, queue); q != nil {
 		if partition == "" {
-			q.due(group)
+			q.turned(group)
 		} else {
 			q.markGroup(partition, group, mark{kind: moved, now: l.now(), o: q.options()})
 		}

@@ -118,15 +118,22 @@ func (q *queue) intern(partition string) (int32, bool) {
 	return lane, ok
 }
 
-// due makes the ring of a group, or with an empty group every ring, due for a walk.
-func (q *queue) due(group string) {
+// due makes every ring due for a walk.
+func (q *queue) due() {
 	q.used.Store(true)
 	for _, r := range q.appendRings(nil) {
-		if group == "" || r.group == group {
-			r.walk.owe()
-		}
+		r.walk.owe()
 	}
 	kick(q.list.floor)
+}
+
+// turned makes the ring of a group whose cursors have moved due for a walk.
+func (q *queue) turned(group string) {
+	q.used.Store(true)
+	if r := q.find(group); r != nil {
+		r.walk.turn()
+		kick(q.list.floor)
+	}
 }
 
 // promote acts on the end of a lease, if the lane has the id. The lock keeps the

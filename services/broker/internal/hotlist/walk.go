@@ -27,6 +27,7 @@ type walk struct {
 	after   uuid.UUID // the lane the next pass goes on behind
 	seeded  bool      // a pass has ended well
 	owed    bool      // a pass is due although its time has not come
+	moved   bool      // cursors went back: the next pass frees what it lists
 	began   int64     // of the last pass
 	ended   int64
 	retryAt int64 // after a failure
@@ -44,6 +45,13 @@ func (w *walk) owe() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.owed = true
+}
+
+// turn makes the ring due for a pass that frees what it lists.
+func (w *walk) turn() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.owed, w.moved = true, true
 }
 
 // walking says whether a pass runs.
@@ -94,6 +102,26 @@ func (l *List) Reseed(ctx context.Context, tenant uuid.UUID, queue, group string
 	return l.ensure(tenant, queue, group).reseed(ctx)
 }
 
+// Repair is for a group whose cursors have moved in all of a queue: it derives the ring
+// anew, now and in full, and frees the lanes that waited for a lease, since no lease
+// has outlived that. Without a ring there is nothing to repair. After an error the ring
+// stays due for it.
+func (l *List) Repair(ctx context.Context, tenant uuid.UUID, queue, group string) error {
+	if l == nil {
+		return nil
+	}
+	q := l.queue(tenant, queue)
+	if q == nil {
+		return nil
+	}
+	r := q.find(group)
+	if r == nil {
+		return nil
+	}
+	r.walk.turn()
+	return r.reseed(ctx)
+}
+
 func (r *ring) reseed(ctx context.Context) error {
 	w := &r.walk
 	w.mu.Lock()
@@ -115,8 +143,15 @@ func (r *ring) reseed(ctx context.Context) error {
 	w.begun++
 	w.running = make(chan struct{})
 	w.began, w.owed = r.queue.list.now(), false
+	k := row
+	if w.moved {
+		k, w.moved = moved, false
+	}
 	w.mu.Unlock()
-	rows, err := r.pass(ctx)
+	rows, err := r.pass(ctx, k)
+	if err != nil && k == moved {
+		w.turn()
+	}
 	r.endPass(ctx, rows, err)
 	return err
 }
@@ -144,8 +179,9 @@ func (r *ring) endPass(ctx context.Context, rows int, err error) {
 	l.metrics.reseeded(err)
 }
 
-// pass reads pages until it has come round to where it began, or to a bound.
-func (r *ring) pass(ctx context.Context) (rows int, err error) {
+// pass reads pages until it has come round to where it began, or to a bound. k is the
+// kind of mark that lanes get.
+func (r *ring) pass(ctx context.Context, k kind) (rows int, err error) {
 	q := r.queue
 	// Without settings nothing is deferred here, which is no reason not to walk.
 	_ = q.refresh(ctx)
@@ -161,7 +197,7 @@ func (r *ring) pass(ctx context.Context) (rows int, err error) {
 		if err != nil {
 			return rows, err
 		}
-		taken := r.absorb(refs)
+		taken := r.absorb(refs, k)
 		rows += taken
 		switch {
 		case r.dropped.Load():
@@ -208,11 +244,11 @@ func (r *ring) page(ctx context.Context, after uuid.UUID) ([]store.PartitionRef,
 
 // absorb marks the lanes of a page and returns how many there was room for. It
 // wakes for some of those that became ready.
-func (r *ring) absorb(refs []store.PartitionRef) (taken int) {
+func (r *ring) absorb(refs []store.PartitionRef, k kind) (taken int) {
 	var woken []int32
 	for taken < len(refs) {
 		chunk := refs[taken:min(taken+internChunk, len(refs))]
-		n, lanes := r.absorbSome(chunk, woken)
+		n, lanes := r.absorbSome(chunk, k, woken)
 		woken, taken = lanes, taken+n
 		if n < len(chunk) {
 			break
@@ -223,9 +259,9 @@ func (r *ring) absorb(refs []store.PartitionRef) (taken int) {
 }
 
 // absorbSome does so under one lock, which keeps the numbers with the lanes.
-func (r *ring) absorbSome(refs []store.PartitionRef, woken []int32) (taken int, lanes []int32) {
+func (r *ring) absorbSome(refs []store.PartitionRef, k kind, woken []int32) (taken int, lanes []int32) {
 	q := r.queue
-	m := mark{kind: row, now: q.list.now(), o: q.options()}
+	m := mark{kind: k, now: q.list.now(), o: q.options()}
 	lessons := make([]lesson, 0, len(refs))
 	q.mu.Lock()
 	for i := range refs {

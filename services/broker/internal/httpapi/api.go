@@ -75,6 +75,7 @@ func (a *API) addRoutes() {
 	a.read("/api/v1/resources/queues/:queue", ReadOnly, a.getQueue)
 	a.route(http.MethodDelete, "/api/v1/resources/queues/:queue", Admin, a.deleteQueue)
 	a.read("/api/v1/dlq", ReadOnly, a.dlq)
+	a.addGroupRoutes()
 	a.addTimerRoutes()
 	a.addKVRoutes()
 

@@ -90,6 +90,8 @@ type Deps struct {
 	Switches    Switches
 	Timers      Timers
 	Store       Store
+	Groups      Groups
+	GroupNews   GroupNews
 	Database    Database
 	// Admit waits until a call of a management route may use the database, and returns
 	// what gives its place back; nil: at once.

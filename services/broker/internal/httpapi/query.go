@@ -109,11 +109,21 @@ func (p *params) instant(param string) time.Time {
 	if text == "" {
 		return time.Time{}
 	}
+	t, ok := parseInstant(text)
+	if !ok {
+		p.reject(param, instantFault)
+	}
+	return t
+}
+
+const instantFault = "must be an RFC 3339 instant"
+
+// parseInstant reads an instant, in the spellings that clients use.
+func parseInstant(text string) (t time.Time, ok bool) {
 	for _, layout := range layouts {
 		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC()
+			return t.UTC(), true
 		}
 	}
-	p.reject(param, "must be an RFC 3339 instant")
-	return time.Time{}
+	return time.Time{}, false
 }

@@ -55,6 +55,11 @@ func (b *broker) Pushed(_ uuid.UUID, q, p string, n int) { b.note("quiet %s/%s %
 func (b *broker) Mark(_ uuid.UUID, q, p string, n int)   { b.note("mark %s/%s %d", q, p, n) }
 func (b *broker) MarkGroup(_ uuid.UUID, q, p, g string)  { b.note("mark %s/%s of %s", q, p, g) }
 func (b *broker) Taken(k hotlist.Taking)                 { b.note("taken %+v", k) }
+func (b *broker) DropGroup(_ uuid.UUID, q, g string)     { b.note("drop %s of %s", g, q) }
+func (b *broker) Repair(_ context.Context, _ uuid.UUID, q, g string) error {
+	b.note("repair %s of %s", g, q)
+	return nil
+}
 func (b *broker) Promote(id uuid.UUID, g string)         { b.note("promote %d of %s", id[15], g) }
 func (b *broker) Changed(_ uuid.UUID, q string)          { b.note("changed %s", q) }
 func (b *broker) DropQueue(_ uuid.UUID, q string)        { b.note("drop %s", q) }
@@ -128,6 +133,14 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 			func(a *announce.Announcer) { a.CursorMoved(tenant, "q", "", "g") },
 			[]string{"mark q/ of g", "wake q/"},
 		},
+		{
+			func(a *announce.Announcer) { a.GroupDeleted(tenant, "q", "g") },
+			[]string{"mark q/ of g", "wake q/"},
+		},
+		{
+			func(a *announce.Announcer) { _ = a.CursorsMoved(context.Background(), tenant, "q", "g") },
+			[]string{"mark q/ of g", "wake q/"},
+		},
 		{func(a *announce.Announcer) { a.QueueChanged(tenant, "q", false) }, []string{"changed q", "wake q/"}},
 		{func(a *announce.Announcer) { a.QueueChanged(tenant, "q", true) }, []string{"drop q", "wake q/"}},
 		{func(a *announce.Announcer) { a.FlagsChanged() }, []string{"switches"}},
@@ -140,8 +153,8 @@ func TestWhatOneBrokerAnnouncesTheOtherDoes(t *testing.T) {
 	require.Equal(t, 1, a.announcer.Rank(7)+b.announcer.Rank(7), "one of them is the first")
 	s := b.Stats().(wire.MeshStats)
 	require.Zero(t, s.MessagesSent, "nothing is passed on")
-	require.Equal(t, int64(10), s.MessagesReceived)
-	require.Equal(t, int64(10), a.Stats().(wire.MeshStats).MessagesSent)
+	require.Equal(t, int64(12), s.MessagesReceived)
+	require.Equal(t, int64(12), a.Stats().(wire.MeshStats).MessagesSent)
 	require.Equal(t, 2, s.PeerCount)
 	require.Zero(t, s.ServersDead)
 	require.Equal(t, wire.MeshPeer{Host: "127.0.0.1", Port: one, Connected: true, Resolved: true, ResolvedIP: "127.0.0.1"}, s.Peers[0])
