@@ -61,6 +61,13 @@ func (s *Store) KVApply(ctx context.Context, tenant uuid.UUID, ops json.RawMessa
 	return out, kvError(err)
 }
 
+// KVTogether is KVApply of operations of several callers, none of which waits long for
+// a key (kv_together_v1): on any error they have to be repeated one by one.
+func (s *Store) KVTogether(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (RawJSON, error) {
+	out, err := s.rawJSON(ctx, "key/value operations", `SELECT queen.kv_together_v1($1, $2)`, []byte(ops), tenant)
+	return out, kvError(err)
+}
+
 // KVPage selects one page of a namespace. A zero limit is the usual one of 100.
 type KVPage struct {
 	Namespace, Prefix, After string

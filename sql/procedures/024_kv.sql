@@ -1063,6 +1063,19 @@ BEGIN
 END
 $$;
 
+-- kv_apply_v1 of single operations that have nothing to do with each other: none waits
+-- long for a row that somebody else holds, since the others would wait with it.
+CREATE OR REPLACE FUNCTION queen.kv_together_v1(p_ops JSONB, p_tenant UUID)
+RETURNS JSONB
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET lock_timeout = '20ms'
+AS $$
+BEGIN
+    RETURN queen.kv_batch_v1(p_ops, p_tenant, now(), FALSE);
+END
+$$;
+
 -- A page of a namespace for the console. The prefix may be empty or too long.
 CREATE OR REPLACE FUNCTION queen.kv_list_v1(
     p_tenant          UUID,

@@ -48,6 +48,9 @@ type KV struct {
 	// ShedAfter is how many calls in a row may find no connection before writes are
 	// turned away.
 	ShedAfter int `envconfig:"QUEEN_KV_STANDALONE_SHED_AFTER" default:"5"`
+	// Flights is how many calls may be under way that carry single operations, while
+	// others wait to share the next one; -1 lets every call go alone.
+	Flights int `envconfig:"QUEEN_KV_FLIGHTS" default:"2"`
 }
 
 // Ceilings of the database.

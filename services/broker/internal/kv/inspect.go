@@ -83,19 +83,39 @@ func Inspect(ops json.RawMessage, l Limits, inTransaction bool) (Demand, error) 
 	if inTransaction {
 		l = l.inTransaction()
 	}
-	d, _, err := inspect(ops, l)
-	return d, err
+	in, err := inspect(ops, l)
+	return in.Demand, err
 }
 
-// inspect is Inspect that tells the kinds of the operations, too.
-func inspect(ops json.RawMessage, l Limits) (Demand, kinds, error) {
+// single is the one operation of a call, if it is on a single key.
+type single struct {
+	namespace, key []byte // as they were sent
+	writes         bool
+	required       bool // or anything else is said of it
+}
+
+// inspection is what is known of a call.
+type inspection struct {
+	Demand
+	kinds kinds
+	last  single
+}
+
+// single is the operation of a call that may be carried out together with others.
+func (i *inspection) single() (single, bool) {
+	n := i.kinds[get] + i.kinds[put] + i.kinds[putIfAbsent] + i.kinds[remove] + i.kinds[incr]
+	return i.last, i.Ops == 1 && n == 1 && !i.last.required && i.last.key != nil
+}
+
+// inspect is Inspect that tells more.
+func inspect(ops json.RawMessage, l Limits) (inspection, error) {
 	in, _ := inspectors.Get().(*inspector)
 	if in == nil {
 		in = &inspector{dec: new(jsontext.Decoder)}
 	}
 	defer inspectors.Put(in)
 	d, err := in.inspect(ops, l)
-	return d, in.kinds, err
+	return inspection{Demand: d, kinds: in.kinds, last: in.last}, err
 }
 
 var inspectors sync.Pool // of *inspector
@@ -107,12 +127,13 @@ type inspector struct {
 	limits Limits
 	demand Demand
 	kinds  kinds
+	last   single
 }
 
 func (in *inspector) inspect(ops []byte, l Limits) (Demand, error) {
 	in.buf = *bytes.NewBuffer(ops)
 	in.dec.Reset(&in.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	in.limits, in.demand, in.kinds = l, Demand{}, kinds{}
+	in.limits, in.demand, in.kinds, in.last = l, Demand{}, kinds{}, single{}
 	defer func() { in.buf = bytes.Buffer{} }() // the bytes are the caller's
 	if kind := in.dec.PeekKind(); kind != '[' {
 		return Demand{}, badBody("operations must be an array")
@@ -146,6 +167,7 @@ type operation struct {
 
 func (in *inspector) operation() error {
 	op := operation{what: unknown, limit: pageDefault}
+	in.last = single{}
 	if in.dec.PeekKind() != '{' {
 		if err := in.skip(); err != nil {
 			return err
@@ -182,6 +204,8 @@ const (
 	memberLimit
 	memberValue
 	memberDelta
+	memberNamespace
+	memberRequired
 )
 
 func memberOf(name []byte) uint {
@@ -200,6 +224,10 @@ func memberOf(name []byte) uint {
 		return memberValue
 	case "delta":
 		return memberDelta
+	case "ns":
+		return memberNamespace
+	case "required":
+		return memberRequired
 	}
 	return 0
 }
@@ -220,8 +248,15 @@ func (in *inspector) member(op *operation, name []byte) error {
 	switch m {
 	case memberOp:
 		op.what = kindOf(unquoted(value))
-	case memberKey, memberPrefix:
+	case memberKey:
+		in.last.key = value
 		return in.key(value)
+	case memberPrefix:
+		return in.key(value)
+	case memberNamespace:
+		in.last.namespace = value
+	case memberRequired:
+		in.last.required = true
 	case memberLimit:
 		if n, err := strconv.ParseFloat(string(value), 64); err == nil {
 			op.limit = int(max(1, min(n, pageMax)))
@@ -306,6 +341,7 @@ func (in *inspector) count(op *operation) {
 	switch op.what {
 	case put, putIfAbsent, remove, incr:
 		d.Writes++
+		in.last.writes = true
 	default:
 		d.Reads++
 	}

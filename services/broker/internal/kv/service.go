@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 // Store carries out operations on keys. It has a pool of its own.
 type Store interface {
 	KVApply(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (store.RawJSON, error)
+	KVTogether(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (store.RawJSON, error)
 	KVList(ctx context.Context, tenant uuid.UUID, p store.KVPage) (store.RawJSON, error)
 	KVNamespaces(ctx context.Context, tenant uuid.UUID) (store.RawJSON, error)
 }
@@ -35,6 +37,9 @@ type Config struct {
 	// ShedAfter is how many calls in a row may find no connection before writes are
 	// turned away (default 5).
 	ShedAfter int
+	// Flights is how many calls may be under way that carry single operations, while
+	// others wait to share the next one (default 2). Negative: every call goes alone.
+	Flights int
 }
 
 // Deps are what a Service works with.
@@ -51,6 +56,7 @@ type Service struct {
 	store   Store
 	gate    Gate
 	shed    shed
+	fuser   *fuser // nil: every call goes alone
 	metrics *metrics
 }
 
@@ -66,6 +72,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg.ShedAfter = ShedAfterDefault
 	}
 	s := &Service{cfg: cfg, store: deps.Store, gate: deps.Gate, shed: shed{after: int64(cfg.ShedAfter)}}
+	if cfg.Flights >= 0 {
+		s.fuser = newFuser(deps.Store, cmp.Or(cfg.Flights, FlightsDefault))
+	}
 	var err error
 	s.metrics, err = newMetrics(deps.Meter, &s.shed)
 	return s, err
@@ -84,11 +93,12 @@ const nothing = `[]`
 // Apply carries out operations of one tenant, all of them or none. The error is a
 // *wire.Refusal.
 func (s *Service) Apply(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (Answer, error) {
-	d, kinds, err := inspect(ops, s.cfg.Limits)
+	in, err := inspect(ops, s.cfg.Limits)
 	if err != nil {
 		return Answer{}, err
 	}
-	if kinds[getPrefix] > 0 && s.cfg.PageLimit < pageMax {
+	d := in.Demand
+	if in.kinds[getPrefix] > 0 && s.cfg.PageLimit < pageMax {
 		ops = clampPages(ops, s.cfg.PageLimit)
 	}
 	charge, err := s.gate.KV(tenant, d.Quota(false))
@@ -105,13 +115,21 @@ func (s *Service) Apply(ctx context.Context, tenant uuid.UUID, ops json.RawMessa
 	}
 	began := time.Now()
 	// A client that leaves does not stop a call: it would cost a connection.
-	results, err := s.store.KVApply(context.WithoutCancel(ctx), tenant, ops)
+	results, err := s.call(context.WithoutCancel(ctx), tenant, ops, &in)
 	answer, err := s.settle(d, results, err)
 	if err != nil || answer.Lost != nil {
 		s.refund(charge, err)
 	}
-	s.metrics.done(kinds, outcomeOf(answer, err), time.Since(began))
+	s.metrics.done(in.kinds, outcomeOf(answer, err), time.Since(began))
 	return answer, err
+}
+
+// call has the database carry out operations, single ones together with others.
+func (s *Service) call(ctx context.Context, tenant uuid.UUID, ops json.RawMessage, in *inspection) (store.RawJSON, error) {
+	if one, ok := in.single(); ok && s.fuser != nil {
+		return s.fuser.do(ctx, tenant, ops, one)
+	}
+	return s.store.KVApply(ctx, tenant, ops)
 }
 
 // refund gives a charge back, unless the call may have been carried out.

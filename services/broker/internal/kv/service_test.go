@@ -41,6 +41,10 @@ func (f *fakeStore) KVApply(_ context.Context, _ uuid.UUID, ops json.RawMessage)
 	return store.RawJSON(`[{}]`), f.err
 }
 
+func (f *fakeStore) KVTogether(ctx context.Context, tenant uuid.UUID, ops json.RawMessage) (store.RawJSON, error) {
+	return f.KVApply(ctx, tenant, ops)
+}
+
 func (f *fakeStore) KVList(_ context.Context, _ uuid.UUID, p store.KVPage) (store.RawJSON, error) {
 	f.page = p
 	return store.RawJSON(`{}`), f.err
