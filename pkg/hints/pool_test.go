@@ -21,11 +21,12 @@ import (
 
 	"github.com/queenmq/queen/pkg/config"
 	"github.com/queenmq/queen/pkg/hints"
+	"github.com/queenmq/queen/pkg/hints/hintstest"
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, hintstest.ProbesUnderWay()) }
 
 var installation = uuid.UUID{15: 42}
 

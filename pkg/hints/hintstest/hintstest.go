@@ -8,10 +8,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logtest"
 )
+
+// ProbesUnderWay has goleak overlook the probes of pools that were stopped: the library
+// waits for none of them, and each ends by itself within a heartbeat.
+func ProbesUnderWay() goleak.Option {
+	return goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode")
+}
 
 // FreePort finds a port that is free for TCP and UDP.
 func FreePort(t *testing.T) int {

@@ -23,7 +23,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mesh"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, hintstest.ProbesUnderWay()) }
 
 var (
 	tenant = uuid.UUID{15: 1}

@@ -17,7 +17,7 @@ import (
 	"github.com/queenmq/queen/services/sweeper/internal/mesh"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, hintstest.ProbesUnderWay()) }
 
 const patience = 20 * time.Second
 
