@@ -16,7 +16,7 @@ SERVICES := broker maintainer sweeper
 RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/... ./services/sweeper/...
 
 # What makes the engine fast and may be switched off without changing an answer.
-SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0
+SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0 QUEEN_KV_FLIGHTS=-1
 
 # The part of the end-to-end suite that `make test` repeats with three brokers.
 CLUSTER_TESTS := Client|ConsumeLoop|Consumers|ManualAcks|LateAck|FiftyRequests|BehavesLikeTheModel$$|Turmoil

@@ -80,7 +80,11 @@ func TestKVCallsAreTheSumOfTheirOperations(t *testing.T) {
 		for i, o := range ops {
 			texts[i] = o.text(versions[o.key])
 		}
-		out, err := b.store.KVApply(t.Context(), together, list(texts))
+		call := b.store.KVApply
+		if rapid.Bool().Draw(r, "of several callers") {
+			call = b.store.KVTogether
+		}
+		out, err := call(t.Context(), together, list(texts))
 		require.NoError(r, err)
 		got := b.elements(out, len(ops))
 
@@ -149,6 +153,29 @@ func TestKVRunsLockInOrder(t *testing.T) {
 		})
 	}))
 	require.NoError(t, group.Wait())
+}
+
+// Operations of several callers wait for no row that somebody holds, and write nothing then.
+func TestKVTogetherWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.kv(put("m", `"value":1,"forever":true`))
+	ops := list([]string{incr("a", `"delta":1`), incr("m", `"delta":1`)})
+	require.NoError(t, b.db.Do(t.Context(), "test", func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SELECT FROM queen.kv WHERE key = 'm' FOR UPDATE`); err != nil {
+				return err
+			}
+			_, err := b.store.KVTogether(ctx, store.DefaultTenant(), ops)
+			require.Equal(t, "55P03", sqlState(t, err))
+			require.False(t, store.Ambiguous(err))
+			return nil
+		})
+	}))
+	require.Equal(t, []any{false, 1.}, []any{b.kv(getOp("a"))[0]["found"], b.kv(getOp("m"))[0]["value"]})
+	_, err := b.store.KVTogether(t.Context(), store.DefaultTenant(), ops)
+	require.NoError(t, err)
+	require.Equal(t, []any{1., 2.}, []any{b.kv(getOp("a"))[0]["value"], b.kv(getOp("m"))[0]["value"]})
 }
 
 // A required write that is lost among others ends the call too.

@@ -58,7 +58,7 @@ func newKeys(ctx context.Context, cfg *config.Config, e *engine, tel *telemetry.
 	if err != nil {
 		return nil, fmt.Errorf("build the quotas: %w", err)
 	}
-	k.service, err = kv.New(kv.Config{Limits: kvLimits(cfg), PageLimit: cfg.KV.PrefixLimit, ShedAfter: cfg.KV.ShedAfter, Flights: cfg.KV.Flights}, kv.Deps{
+	k.service, err = kv.New(kv.Config{Limits: kvLimits(cfg), PageLimit: cfg.KV.PrefixLimit, ShedAfter: cfg.KV.ShedAfter, Flights: cfg.KVFlights()}, kv.Deps{
 		Store: k.store, Gate: k.quotas, Meter: tel.Meters.Meter(serviceName + "/kv"),
 	})
 	if err != nil {

@@ -49,8 +49,9 @@ type KV struct {
 	// turned away.
 	ShedAfter int `envconfig:"QUEEN_KV_STANDALONE_SHED_AFTER" default:"5"`
 	// Flights is how many calls may be under way that carry single operations, while
-	// others wait to share the next one; -1 lets every call go alone.
-	Flights int `envconfig:"QUEEN_KV_FLIGHTS" default:"2"`
+	// others wait to share the next one; 0 is half of the connections, at most 12; -1
+	// lets every call go alone.
+	Flights int `envconfig:"QUEEN_KV_FLIGHTS" default:"0"`
 }
 
 // Ceilings of the database.
@@ -95,6 +96,7 @@ func (k KV) Validate() error {
 		env.Between("QUEEN_KV_WRITE_BURST", k.WriteBurst, 1, kvMaxRate),
 		env.Between("QUEEN_KV_CELL_RATE", k.CellRate, 0, kvMaxRate),
 		env.Between("QUEEN_KV_MAX_TENANTS", k.MaxTenants, 1, kvMaxTenants),
+		env.Between("QUEEN_KV_FLIGHTS", k.Flights, -1, kvMaxPool),
 		env.MillisBetween("QUEEN_KV_QUOTA_REFRESH_MS", k.QuotaRefresh, 0, maxWait),
 	}
 	if k.PoolSize != 0 && (k.PoolSize < kvMinPool || k.PoolSize > kvMaxPool) {
@@ -112,4 +114,16 @@ func (c *Config) KVPoolSize() int {
 		return c.KV.PoolSize
 	}
 	return max(low, min(c.Postgres.PoolSize/share, high))
+}
+
+// KVFlights is how many calls of single operations are under way before others share
+// one, -1 for any number.
+func (c *Config) KVFlights() int {
+	// Calls that meet are cheaper together. Fewer flights than a dozen make calls of one
+	// operation hardly faster, and let them wait longer for each other.
+	const share, high = 2, 12
+	if c.KV.Flights != 0 {
+		return c.KV.Flights
+	}
+	return min(c.KVPoolSize()/share, high)
 }

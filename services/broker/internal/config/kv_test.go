@@ -57,6 +57,7 @@ func TestSettingsOfKeysOutOfRangeAreNamed(t *testing.T) {
 		{"QUEEN_KV_MAX_TENANTS", "0", "1", "1000000", "1000001", "a whole number between 1 and 1000000"},
 		{"QUEEN_KV_POOL_SIZE", "1", "2", "10000", "10001", "0 or a whole number between 2 and 10000"},
 		{"QUEEN_KV_POOL_SIZE", "-1", "0", "10000", "10001", "0 or a whole number between 2 and 10000"},
+		{"QUEEN_KV_FLIGHTS", "-2", "-1", "10000", "10001", "a whole number between -1 and 10000"},
 		{"QUEEN_KV_QUOTA_REFRESH_MS", "-1", "0", "86400000", "86400001", ""},
 		{"QUEEN_KV_MAX_VALUE_BYTES", "x", "1", "65536", "1.5", "a whole number"},
 		{"QUEEN_KV_REQUIRE_GRANT", "maybe", "off", "on", "2", "true/false"},
@@ -86,6 +87,20 @@ func TestConnectionsForKeysFollowThePool(t *testing.T) {
 		got, err := config.Load()
 		require.NoError(t, err)
 		require.Equal(t, tc.want, got.KVPoolSize(), tc)
+	}
+}
+
+func TestFlightsFollowTheConnections(t *testing.T) {
+	for _, tc := range []struct {
+		connections, own string
+		want             int
+	}{
+		{"2", "", 1}, {"9", "", 4}, {"24", "", 12}, {"32", "", 12}, {"32", "0", 12}, {"32", "1", 1}, {"2", "50", 50}, {"32", "-1", -1},
+	} {
+		cleanEnv(t, "QUEEN_KV_POOL_SIZE", tc.connections, "QUEEN_KV_FLIGHTS", tc.own)
+		got, err := config.Load()
+		require.NoError(t, err)
+		require.Equal(t, tc.want, got.KVFlights(), tc)
 	}
 }
 

@@ -364,6 +364,9 @@ type fixed string
 func (f fixed) KVApply(context.Context, uuid.UUID, json.RawMessage) (store.RawJSON, error) {
 	return store.RawJSON(f), nil
 }
+func (f fixed) KVTogether(context.Context, uuid.UUID, json.RawMessage) (store.RawJSON, error) {
+	return store.RawJSON(f), nil
+}
 func (f fixed) KVList(context.Context, uuid.UUID, store.KVPage) (store.RawJSON, error) {
 	return store.RawJSON(f), nil
 }

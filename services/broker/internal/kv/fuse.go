@@ -21,13 +21,15 @@ import (
 
 // Defaults of the flights of a Service, and the bounds of one.
 const (
-	FlightsDefault = 2
+	FlightsDefault = 12
 
 	flightOps   = 32
 	flightBytes = 256 << 10
-	// flightPatience is how long an operation waits for its flight before it is told
-	// that the connections are used up.
+	// flightPatience is how long an operation waits for a flight before it goes alone.
 	flightPatience = time.Second
+	// flightStuck is after how long a flight, which then waits for a row or for
+	// a connection, does not count as one of those under way.
+	flightStuck = 100 * time.Millisecond
 )
 
 // fuser lets operations on single keys that meet share a call of the database: most
@@ -77,9 +79,7 @@ func (f *fuser) do(ctx context.Context, tenant uuid.UUID, ops json.RawMessage, s
 		p.key = f.hash(tenant, s)
 	}
 	if !f.board(p) {
-		if err := f.wait(p); err != nil {
-			return nil, err
-		}
+		f.wait(p)
 	}
 	if p.leads != nil {
 		f.fly(ctx, p.leads, ops)
@@ -104,31 +104,37 @@ func (f *fuser) board(p *passenger) bool {
 	return false
 }
 
-// wait returns when the passenger is answered or leads.
-func (f *fuser) wait(p *passenger) error {
+// wait returns when the passenger is answered, leads, or has to go alone.
+func (f *fuser) wait(p *passenger) {
 	limit := time.NewTimer(flightPatience)
 	defer limit.Stop()
 	select {
 	case <-p.ready:
-		return nil
+		return
 	case <-limit.C:
 	}
 	f.mu.Lock()
 	at := slices.Index(f.waiting, p)
 	if at >= 0 {
 		f.waiting = slices.Delete(f.waiting, at, at+1)
+		p.err = errAlone
 	}
 	f.mu.Unlock()
-	if at >= 0 {
-		return fmt.Errorf("key/value operations: %w: %d calls are under way", pgdb.ErrExhausted, f.flights)
+	if at < 0 { // it has departed
+		<-p.ready
 	}
-	<-p.ready // it has departed
-	return nil
 }
 
 // fly carries out the operations of a flight, and then hands it on.
 func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage) {
-	defer f.land(all)
+	var left sync.Once
+	leave := func() { left.Do(f.leave) }
+	stuck := time.AfterFunc(flightStuck, leave)
+	defer func() {
+		stuck.Stop()
+		f.land(all)
+		leave()
+	}()
 	if len(all) == 1 {
 		all[0].answer, all[0].err = f.store.KVApply(ctx, all[0].tenant, first)
 		return
@@ -149,7 +155,7 @@ func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage
 	if err == nil {
 		return
 	}
-	if !store.Ambiguous(err) && !errors.Is(err, pgdb.ErrPool) {
+	if repeatable(err) {
 		err = errAlone
 	}
 	for _, p := range all {
@@ -157,7 +163,14 @@ func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage
 	}
 }
 
-// land answers the passengers and lets those depart who can.
+// repeatable says that nothing was carried out, for a reason that need not concern
+// every operation of the flight.
+func repeatable(err error) bool {
+	var refused *store.KVRefused
+	return errors.As(err, &refused) || !store.Ambiguous(err) && !errors.Is(err, pgdb.ErrPool)
+}
+
+// land answers the passengers.
 func (f *fuser) land(all []*passenger) {
 	f.mu.Lock()
 	for _, p := range all {
@@ -165,6 +178,16 @@ func (f *fuser) land(all []*passenger) {
 			delete(f.written, p.key)
 		}
 	}
+	f.mu.Unlock()
+	for _, p := range all[1:] {
+		close(p.ready)
+	}
+}
+
+// leave ends a flight and lets those depart who can.
+func (f *fuser) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.flying--
 	for f.flying < f.flights {
 		next := f.gather()
@@ -174,10 +197,6 @@ func (f *fuser) land(all []*passenger) {
 		f.flying++
 		next[0].leads = next
 		close(next[0].ready)
-	}
-	f.mu.Unlock()
-	for _, p := range all[1:] {
-		close(p.ready)
 	}
 }
 

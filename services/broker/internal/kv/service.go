@@ -38,7 +38,7 @@ type Config struct {
 	// turned away (default 5).
 	ShedAfter int
 	// Flights is how many calls may be under way that carry single operations, while
-	// others wait to share the next one (default 2). Negative: every call goes alone.
+	// others wait to share the next one (default 12). Negative: every call goes alone.
 	Flights int
 }
 
