@@ -19,8 +19,12 @@ var tinyScale = scale{
 // The rows run against a real broker, so that they do not rot. Whether targets
 // are met says nothing at this scale.
 func TestEveryRowRuns(t *testing.T) {
+	t.Parallel()
 	for _, table := range tables {
-		t.Run(table, func(t *testing.T) { everyRowRuns(t, table) })
+		t.Run(table, func(t *testing.T) {
+			t.Parallel() // each has a server of its own, and mostly waits
+			everyRowRuns(t, table)
+		})
 	}
 }
 
