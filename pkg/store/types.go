@@ -277,13 +277,3 @@ type QueueSettings struct {
 
 // RawJSON is a procedure's answer that the wire passes through unchanged.
 type RawJSON = json.RawMessage
-
-// DLQFilter selects dead-lettered messages. Zero values do not filter.
-type DLQFilter struct {
-	Tenant        uuid.UUID
-	Queue         string
-	ConsumerGroup string
-	Partition     string
-	From, To      time.Time
-	Limit, Offset int
-}

@@ -34,6 +34,11 @@ CREATE TABLE IF NOT EXISTS queen.log_dlq (
 
 CREATE INDEX IF NOT EXISTS idx_log_dlq_partition_failed_at ON queen.log_dlq (partition_id, failed_at DESC);
 
+-- Dead letters of many partitions in the order in which they are listed, and those of
+-- single messages. They are written too rarely for two more indexes to cost anything.
+CREATE INDEX IF NOT EXISTS idx_log_dlq_failed_at ON queen.log_dlq (failed_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS idx_log_dlq_offset ON queen.log_dlq (partition_id, "offset");
+
 -- An index of the leases by worker would cost every pop and every ack its HOT
 -- update; renewals find their rows in another way, see log_find_leases_v1. The one
 -- that generation 1 had goes, under a lock that is taken only where there is one.

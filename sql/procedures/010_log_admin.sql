@@ -1,4 +1,5 @@
--- Management of the log: consumer groups, then dead letters.
+-- Management of the log: consumer groups; the listings of dead letters and messages;
+-- the record of traces.
 --
 -- Locks. The readers take none beyond those of a SELECT. What moves or removes
 -- cursors takes, in this order, each set ascending in one statement:
@@ -506,14 +507,62 @@ AS $$
     SELECT queen.log_group_details_v1(p_consumer_group, p_tenant, NULL, NULL, NULL)
 $$;
 
--- 2. Dead letters -------------------------------------------------------------
+-- 2. Pages --------------------------------------------------------------------
+--
+-- Beside an offset a page may begin after a mark, the "next" of an earlier page: the
+-- sort key of its last row. A page then begins where that one ended, whatever was
+-- written or deleted meanwhile. "next" is there only when more follows.
+
+-- A page of the rows of which one more than the limit was read.
+CREATE OR REPLACE FUNCTION queen.page_v1(p_key TEXT, p_rows JSONB[], p_marks TEXT[], p_limit BIGINT)
+RETURNS JSONB
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT jsonb_build_object(p_key, COALESCE(to_jsonb(p_rows[:p_limit::INT]), '[]'))
+        || CASE WHEN cardinality(p_rows) > p_limit AND p_limit > 0 THEN jsonb_build_object('next', p_marks[p_limit::INT]) ELSE '{}' END
+$$;
+
+-- The mark of a row: its instant, and what tells it from others of that instant.
+CREATE OR REPLACE FUNCTION queen.page_mark_v1(p_at TIMESTAMPTZ, p_rest TEXT)
+RETURNS TEXT
+LANGUAGE sql STABLE
+AS $$
+    SELECT (extract(EPOCH FROM p_at) * 1000000)::BIGINT || '.' || p_rest
+$$;
+
+-- The instant of a mark whose rest matches p_rest, in which UUID stands for one; NULL
+-- without a mark. What is none raises QB001, as everything does that a reader refuses.
+CREATE OR REPLACE FUNCTION queen.page_mark_at_v1(p_mark TEXT, p_rest TEXT)
+RETURNS TIMESTAMPTZ
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    IF p_mark !~ ('^[0-9]{1,16}\.' || replace(p_rest, 'UUID', '[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}') || '$') THEN
+        RAISE EXCEPTION 'after must be the "next" of an earlier page' USING ERRCODE = 'QB001';
+    END IF;
+    RETURN 'epoch'::TIMESTAMPTZ + split_part(p_mark, '.', 1)::BIGINT * INTERVAL '1 microsecond';
+END
+$$;
+
+-- The rest of a mark.
+CREATE OR REPLACE FUNCTION queen.page_mark_rest_v1(p_mark TEXT)
+RETURNS TEXT
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT substr(p_mark, strpos(p_mark, '.') + 1)
+$$;
+
+-- 3. Dead letters, messages and traces ----------------------------------------
 
 -- Dead letters of one tenant, newest first. Filter keys, all optional: queue,
 -- consumerGroup, partition (exact), from, to (failed_at, inclusive), limit
--- (100), offset (0), _tenant. An empty text does not filter.
+-- (100), offset (0), after (a mark), _tenant. An empty text does not filter. A page
+-- ends early when its payloads, as they are stored, exceed 8 MiB.
 CREATE OR REPLACE FUNCTION queen.get_dlq_messages_v1(p_filters JSONB DEFAULT '{}')
 RETURNS JSONB
 LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET jit = off
 AS $$
 DECLARE
     v_tenant    UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
@@ -524,41 +573,188 @@ DECLARE
     v_until     TIMESTAMPTZ := NULLIF(p_filters ->> 'to', '')::TIMESTAMPTZ;
     v_limit     BIGINT := greatest(COALESCE((p_filters ->> 'limit')::BIGINT, 100), 0);
     v_offset    BIGINT := greatest(COALESCE((p_filters ->> 'offset')::BIGINT, 0), 0);
-    v_messages  JSONB;
+    v_after     TEXT := NULLIF(p_filters ->> 'after', '');
+    v_mark_at   TIMESTAMPTZ := queen.page_mark_at_v1(v_after, 'UUID');
+    v_mark_id   UUID := queen.page_mark_rest_v1(v_after);
+    v_bytes     BIGINT := 8388608;
+    v_ids       UUID[];
+    v_marks     TEXT[];
+    v_fits      BIGINT;
+    v_rows      JSONB[];
 BEGIN
-    SELECT COALESCE(jsonb_agg(jsonb_build_object(
-               'id', m.id,
-               'transactionId', m.transaction_id,
-               'partitionId', m.partition_id,
-               'queue', m.queue,
-               'partition', m.partition,
-               'consumerGroup', m.consumer_group,
-               'errorMessage', m.error,
-               'retryCount', m.retries,
-               'data', m.payload,
-               'producerSub', NULL,
-               'createdAt', queen.iso_ms_v1(m.failed_at),
-               'failedAt', queen.iso_ms_v1(m.failed_at)
-           ) ORDER BY m.failed_at DESC, m.id DESC), '[]')
-    INTO v_messages
+    -- Which rows, and how many of them fit, without reading a payload.
+    SELECT array_agg(x.id ORDER BY x.failed_at DESC, x.id DESC),
+           array_agg(queen.page_mark_v1(x.failed_at, x.id::TEXT) ORDER BY x.failed_at DESC, x.id DESC),
+           count(*) FILTER (WHERE x.n = 1 OR x.sum <= v_bytes)
+    INTO v_ids, v_marks, v_fits
     FROM (
-        SELECT d.id, d.transaction_id, d.partition_id, q.name AS queue, p.name AS partition, d.consumer_group,
-               d.error, COALESCE(d.retry_count, q.retry_limit, 3) AS retries, d.payload, d.failed_at
-        FROM queen.queues AS q
-        JOIN queen.log_partitions AS p ON p.queue_id = q.id
-        JOIN queen.log_dlq AS d ON d.partition_id = p.id
-        WHERE q.tenant_id = v_tenant
-          AND (v_queue IS NULL OR q.name = v_queue)
-          AND (v_partition IS NULL OR p.name = v_partition)
-          AND (v_group IS NULL OR d.consumer_group = v_group)
-          AND (v_since IS NULL OR d.failed_at >= v_since)
-          AND (v_until IS NULL OR d.failed_at <= v_until)
-        ORDER BY d.failed_at DESC, d.id DESC
-        LIMIT v_limit OFFSET v_offset
-    ) AS m;
-    RETURN jsonb_build_object(
-        'messages', v_messages,
+        SELECT m.id, m.failed_at, row_number() OVER w AS n, sum(m.size) OVER w AS sum
+        FROM (
+            SELECT d.id, d.failed_at, COALESCE(pg_column_size(d.payload), 0) AS size
+            FROM queen.queues AS q
+            JOIN queen.log_partitions AS p ON p.queue_id = q.id
+            JOIN queen.log_dlq AS d ON d.partition_id = p.id
+            WHERE q.tenant_id = v_tenant
+              AND (v_queue IS NULL OR q.name = v_queue)
+              AND (v_partition IS NULL OR p.name = v_partition)
+              AND (v_group IS NULL OR d.consumer_group = v_group)
+              AND (v_since IS NULL OR d.failed_at >= v_since)
+              AND (v_until IS NULL OR d.failed_at <= v_until)
+              AND (v_after IS NULL OR (d.failed_at, d.id) < (v_mark_at, v_mark_id))
+            ORDER BY d.failed_at DESC, d.id DESC
+            LIMIT v_limit + 1 OFFSET v_offset
+        ) AS m
+        WINDOW w AS (ORDER BY m.failed_at DESC, m.id DESC)
+    ) AS x;
+    v_fits := least(v_fits, v_limit);
+
+    SELECT array_agg(jsonb_build_object(
+               'id', d.id,
+               'transactionId', d.transaction_id,
+               'partitionId', d.partition_id,
+               'queue', q.name,
+               'partition', p.name,
+               'consumerGroup', d.consumer_group,
+               'errorMessage', d.error,
+               'retryCount', COALESCE(d.retry_count, q.retry_limit, 3),
+               'data', d.payload,
+               'producerSub', NULL,
+               'createdAt', queen.iso_ms_v1(d.failed_at),
+               'failedAt', queen.iso_ms_v1(d.failed_at)
+           ) ORDER BY u.ord)
+    INTO v_rows
+    FROM unnest(v_ids[:v_fits::INT]) WITH ORDINALITY AS u (id, ord)
+    JOIN queen.log_dlq AS d ON d.id = u.id
+    JOIN queen.log_partitions AS p ON p.id = d.partition_id
+    JOIN queen.queues AS q ON q.id = p.queue_id;
+    -- The row that was read in excess says whether there is a next page.
+    IF cardinality(v_ids) > v_fits THEN
+        v_rows := v_rows || 'null'::JSONB;
+    END IF;
+    RETURN queen.page_v1('messages', v_rows, v_marks, v_fits) || jsonb_build_object(
         'pagination', jsonb_build_object('limit', v_limit, 'offset', v_offset),
-        'total', jsonb_array_length(v_messages));
+        'total', COALESCE(v_fits, 0));
+END
+$$;
+
+-- Messages of one tenant, newest first: by created_at, then by offset. Filter keys, all
+-- optional: queue, partition, namespace, task (exact), status, from (an hour ago,
+-- inclusive), to (now; the whole of its minute), limit (200), offset (0), after (a
+-- mark), _tenant. An empty text does not filter. The broker adds what is in the
+-- segments. A message whose sidecar row is purged is not listed.
+CREATE OR REPLACE FUNCTION queen.list_messages_v1(p_filters JSONB DEFAULT '{}')
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET jit = off
+AS $$
+DECLARE
+    v_tenant    UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
+    v_queue     TEXT := NULLIF(p_filters ->> 'queue', '');
+    v_partition TEXT := NULLIF(p_filters ->> 'partition', '');
+    v_namespace TEXT := NULLIF(p_filters ->> 'namespace', '');
+    v_task      TEXT := NULLIF(p_filters ->> 'task', '');
+    v_status    TEXT := NULLIF(p_filters ->> 'status', '');
+    v_since     TIMESTAMPTZ := COALESCE(NULLIF(p_filters ->> 'from', '')::TIMESTAMPTZ, now() - INTERVAL '1 hour');
+    v_until     TIMESTAMPTZ := date_trunc('minute', COALESCE(NULLIF(p_filters ->> 'to', '')::TIMESTAMPTZ, now())) + INTERVAL '1 minute';
+    v_limit     BIGINT := greatest(COALESCE((p_filters ->> 'limit')::BIGINT, 200), 0);
+    v_offset    BIGINT := greatest(COALESCE((p_filters ->> 'offset')::BIGINT, 0), 0);
+    v_after     TEXT := NULLIF(p_filters ->> 'after', '');
+    v_mark_at   TIMESTAMPTZ := queen.page_mark_at_v1(v_after, '[0-9]{1,18}\.UUID');
+    v_mark      TEXT := queen.page_mark_rest_v1(v_after);
+    v_mark_off  BIGINT := split_part(v_mark, '.', 1);
+    v_mark_pid  UUID := split_part(v_mark, '.', 2);
+    v_want      BIGINT := v_offset + v_limit + 1;
+    v_queues    UUID[];
+    v_lanes     UUID[];
+    v_rows      JSONB[];
+    v_marks     TEXT[];
+BEGIN
+    SELECT array_agg(q.id) INTO v_queues
+    FROM queen.queues AS q
+    WHERE q.tenant_id = v_tenant
+      AND (v_queue IS NULL OR q.name = v_queue)
+      AND (v_namespace IS NULL OR q.namespace = v_namespace)
+      AND (v_task IS NULL OR q.task = v_task);
+
+    WITH found AS (
+        SELECT * FROM queen.log_browse_v1(v_queues, v_partition, v_status, v_since, v_until, v_mark_at, v_mark_off, v_mark_pid, v_want)
+        WHERE v_status IS DISTINCT FROM 'dead_letter'
+        UNION ALL
+        SELECT * FROM queen.log_browse_dead_v1(v_queues, v_partition, v_since, v_until, 65536)
+        WHERE v_status = 'dead_letter'
+          AND (v_after IS NULL OR (r_at, r_high, r_pid) < (v_mark_at, v_mark_off, v_mark_pid))
+    ), page AS MATERIALIZED (
+        SELECT f.r_pid AS pid, f.r_base AS base, o.off, f.r_at AS at
+        FROM found AS f
+        CROSS JOIN LATERAL generate_series(f.r_low, f.r_high) AS o (off)
+        WHERE v_status IS NULL OR v_status = 'dead_letter' OR NOT EXISTS (
+            SELECT FROM queen.log_dlq AS d WHERE d.partition_id = f.r_pid AND d."offset" = o.off)
+        ORDER BY f.r_at DESC, o.off DESC, f.r_pid DESC
+        LIMIT v_limit + 1 OFFSET v_offset
+    ), lanes AS MATERIALIZED (
+        SELECT p.id, q.name AS queue, p.name AS lane, q.namespace, q.task, q.priority, g.*
+        FROM (SELECT DISTINCT x.pid FROM page AS x) AS x
+        JOIN queen.log_partitions AS p ON p.id = x.pid
+        JOIN queen.queues AS q ON q.id = p.queue_id
+        CROSS JOIN LATERAL queen.log_lane_progress_v1(p.id) AS g
+    ), entries AS (
+        SELECT m.pid, m.base, m.off, m.at, l.*, encode(substring(t.hashes FROM (m.off - m.base)::INT * 16 + 1 FOR 16), 'hex') AS hash,
+               queen.log_message_status_v1(EXISTS (
+                   SELECT FROM queen.log_dlq AS d WHERE d.partition_id = m.pid AND d."offset" = m.off
+               ), l.r_done, l.r_leased, m.off) AS status,
+               (SELECT count(*) FROM queen.log_consumers AS c
+                WHERE c.partition_id = m.pid AND c.consumer_group <> '__QUEUE_MODE__' AND c.committed >= m.off) AS consumed
+        FROM page AS m
+        JOIN lanes AS l ON l.id = m.pid
+        JOIN queen.log_txns AS t ON t.partition_id = m.pid AND t.base_offset = m.base
+    )
+    SELECT array_agg(jsonb_build_object(
+               'id', NULL, 'transactionId', NULL, 'txnHash', e.hash, 'partitionId', e.pid,
+               'queuePath', e.queue || '/' || e.lane, 'queue', e.queue, 'partition', e.lane,
+               'namespace', COALESCE(e.namespace, ''), 'task', COALESCE(e.task, ''), 'queuePriority', COALESCE(e.priority, 0),
+               'status', e.status, 'queueStatus', e.status,
+               'busStatus', jsonb_build_object('consumedBy', e.consumed, 'totalGroups', e.r_named),
+               'traceId', NULL, 'producerSub', NULL, 'payloadAvailable', FALSE,
+               'segment', jsonb_build_object('seq', e.base, 'frameIdx', e.off - e.base),
+               'createdAt', queen.iso_ms_v1(e.at), 'leaseExpiresAt', queen.iso_ms_v1(e.r_lease)
+           ) ORDER BY e.at DESC, e.off DESC, e.pid DESC),
+           array_agg(queen.page_mark_v1(e.at, e.off || '.' || e.pid) ORDER BY e.at DESC, e.off DESC, e.pid DESC),
+           array_agg(DISTINCT e.pid)
+    INTO v_rows, v_marks, v_lanes
+    FROM entries AS e;
+    RETURN queen.page_v1('messages', v_rows, v_marks, v_limit) || jsonb_build_object(
+        'mode', queen.log_mode_v1(v_lanes), 'total', least(COALESCE(cardinality(v_rows), 0), v_limit));
+END
+$$;
+
+-- Records what a consumer has to tell about a message, which need not exist. Keys:
+-- transactionId, partitionId, consumerGroup (__QUEUE_MODE__), eventType (info), data
+-- ({}), workerId, traceNames (texts; a name that is repeated counts once), _tenant. A
+-- partition of another tenant is refused.
+CREATE OR REPLACE FUNCTION queen.record_trace_v1(p_data JSONB)
+RETURNS JSONB
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_partition UUID := (p_data ->> 'partitionId')::UUID;
+    v_id        UUID;
+BEGIN
+    IF p_data ->> '_tenant' IS NOT NULL AND EXISTS (
+        SELECT FROM queen.log_partitions AS p
+        JOIN queen.queues AS q ON q.id = p.queue_id
+        WHERE p.id = v_partition AND q.tenant_id <> (p_data ->> '_tenant')::UUID
+    ) THEN
+        RETURN jsonb_build_object('success', FALSE, 'error', 'Message not found');
+    END IF;
+    INSERT INTO queen.message_traces (partition_id, transaction_id, consumer_group, event_type, data, worker_id)
+    VALUES (v_partition, p_data ->> 'transactionId', COALESCE(p_data ->> 'consumerGroup', '__QUEUE_MODE__'),
+        COALESCE(p_data ->> 'eventType', 'info'), COALESCE(p_data -> 'data', '{}'), p_data ->> 'workerId')
+    RETURNING id INTO v_id;
+    INSERT INTO queen.message_trace_names (trace_id, trace_name)
+    SELECT v_id, n.name
+    FROM jsonb_array_elements_text(CASE jsonb_typeof(p_data -> 'traceNames') WHEN 'array' THEN p_data -> 'traceNames' ELSE '[]' END) AS n (name)
+    ON CONFLICT DO NOTHING;
+    RETURN jsonb_build_object('success', TRUE, 'traceId', v_id);
 END
 $$;
