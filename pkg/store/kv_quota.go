@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // KVQuota is what one tenant may use, and what it was last seen to use. A nil limit
@@ -42,31 +39,14 @@ type KVSwitches struct {
 	TimersFire     bool
 }
 
-// Keys of queen.system_state.
-const (
-	keyKVEnabled       = "kv_enabled"
-	keyScheduleEnabled = "timers_schedule_enabled"
-	keyFireEnabled     = "timers_fire_enabled"
-)
-
 // KVSwitches reads the switches.
 func (s *Store) KVSwitches(ctx context.Context) (KVSwitches, error) {
-	on := map[string]bool{keyKVEnabled: true, keyScheduleEnabled: true, keyFireEnabled: true}
-	err := s.db.Do(ctx, "read switches", func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT key, value -> 'enabled' FROM queen.system_state WHERE key = ANY ($1)`,
-			[]string{keyKVEnabled, keyScheduleEnabled, keyFireEnabled})
-		if err != nil {
-			return err
-		}
-		var key string
-		var enabled json.RawMessage
-		_, err = pgx.ForEachRow(rows, []any{&key, &enabled}, func() error {
-			on[key] = string(enabled) != "false"
-			return nil
-		})
-		return err
-	})
-	return KVSwitches{KV: on[keyKVEnabled], TimersSchedule: on[keyScheduleEnabled], TimersFire: on[keyFireEnabled]}, err
+	recorded, err := s.Flags(ctx, FlagKV, FlagTimersSchedule, FlagTimersFire)
+	on := func(f Flag) bool {
+		enabled, ok := recorded[f]
+		return enabled || !ok
+	}
+	return KVSwitches{KV: on(FlagKV), TimersSchedule: on(FlagTimersSchedule), TimersFire: on(FlagTimersFire)}, err
 }
 
 // KVSwitchChange is a change of switches; nil leaves one as it is.
@@ -74,30 +54,13 @@ type KVSwitchChange struct {
 	KV, TimersSchedule, TimersFire *bool
 }
 
-// SetKVSwitches records a change of switches.
-func (s *Store) SetKVSwitches(ctx context.Context, c KVSwitchChange) error {
-	const call = `INSERT INTO queen.system_state AS t (key, value, updated_at)
-		SELECT u.key, jsonb_build_object('enabled', u.enabled), now() FROM unnest($1::TEXT[], $2::BOOLEAN[]) AS u (key, enabled) ORDER BY u.key
-		ON CONFLICT (key) DO UPDATE SET value = t.value || EXCLUDED.value, updated_at = EXCLUDED.updated_at`
-	var keys []string
-	var values []bool
-	for _, change := range []struct {
-		key     string
-		enabled *bool
-	}{{keyKVEnabled, c.KV}, {keyScheduleEnabled, c.TimersSchedule}, {keyFireEnabled, c.TimersFire}} {
-		if change.enabled != nil {
-			keys, values = append(keys, change.key), append(values, *change.enabled)
+// Flags are the flags that the change sets.
+func (c KVSwitchChange) Flags() map[Flag]bool {
+	flags := make(map[Flag]bool)
+	for flag, enabled := range map[Flag]*bool{FlagKV: c.KV, FlagTimersSchedule: c.TimersSchedule, FlagTimersFire: c.TimersFire} {
+		if enabled != nil {
+			flags[flag] = *enabled
 		}
 	}
-	if len(keys) == 0 {
-		return nil
-	}
-	err := s.db.Do(ctx, "set switches", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, call, keys, values)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("record %v: %w", keys, err)
-	}
-	return nil
+	return flags
 }

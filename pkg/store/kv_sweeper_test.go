@@ -291,10 +291,10 @@ func TestKVSwitches(t *testing.T) {
 		return s
 	}
 	require.Equal(t, store.KVSwitches{KV: true, TimersSchedule: true, TimersFire: true}, read(), "what is not recorded is on")
-	require.NoError(t, b.store.SetKVSwitches(t.Context(), store.KVSwitchChange{}))
-	require.NoError(t, b.store.SetKVSwitches(t.Context(), store.KVSwitchChange{KV: ptr(false), TimersFire: ptr(false)}))
+	require.NoError(t, b.store.SetFlags(t.Context(), nil))
+	require.NoError(t, b.store.SetFlags(t.Context(), store.KVSwitchChange{KV: ptr(false), TimersFire: ptr(false)}.Flags()))
 	require.Equal(t, store.KVSwitches{TimersSchedule: true}, read())
-	require.NoError(t, b.store.SetKVSwitches(t.Context(), store.KVSwitchChange{KV: ptr(true), TimersSchedule: ptr(false)}))
+	require.NoError(t, b.store.SetFlags(t.Context(), store.KVSwitchChange{KV: ptr(true), TimersSchedule: ptr(false)}.Flags()))
 	require.Equal(t, store.KVSwitches{KV: true}, read())
 	var value json.RawMessage
 	b.one([]any{&value}, `SELECT value FROM queen.system_state WHERE key = 'timers_fire_enabled'`)

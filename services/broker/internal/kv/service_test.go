@@ -57,10 +57,8 @@ func (f *fakeStore) KVNamespaces(context.Context, uuid.UUID) (store.RawJSON, err
 // quotas is a store of quotas with one tenant that may have 100 rows.
 type quotas struct{}
 
-func (quotas) KVSwitches(context.Context) (store.KVSwitches, error) {
-	return store.KVSwitches{KV: true, TimersSchedule: true, TimersFire: true}, nil
-}
-func (quotas) SetKVSwitches(context.Context, store.KVSwitchChange) error { return nil }
+func (quotas) Flags(context.Context, ...store.Flag) (map[store.Flag]bool, error) { return nil, nil } //nolint:nilnil // nothing is recorded
+func (quotas) SetFlags(context.Context, map[store.Flag]bool) error               { return nil }
 func (quotas) KVQuotas(context.Context, int) ([]store.KVQuota, error) {
 	limit := int64(100)
 	return []store.KVQuota{{Tenant: tenant, Granted: true, Enabled: true, MaxRows: &limit, KVRows: 99}}, nil

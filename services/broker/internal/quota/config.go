@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/modes"
 )
 
 // Defaults of Config.
@@ -21,8 +22,6 @@ const (
 )
 
 const (
-	// switchEvery is how often the switches are read.
-	switchEvery = time.Second
 	// hotShare is by how much sooner than others the quotas are read while a tenant
 	// is close to a limit, and hotFloor how soon at the most.
 	hotShare = 10
@@ -60,8 +59,7 @@ func (c Config) withDefaults() Config {
 
 // Store is where switches, quotas and usage are recorded.
 type Store interface {
-	KVSwitches(ctx context.Context) (store.KVSwitches, error)
-	SetKVSwitches(ctx context.Context, c store.KVSwitchChange) error
+	modes.Store
 	KVQuotas(ctx context.Context, tenants int) ([]store.KVQuota, error)
 }
 

@@ -141,7 +141,7 @@ func (k *Keeper) granted(id uuid.UUID, q *request) *wire.Refusal {
 			return nil
 		}
 		return &wire.Refusal{
-			Status: http.StatusServiceUnavailable, Code: q.absent, Reason: ReasonUnread, RetryAfter: switchEvery,
+			Status: http.StatusServiceUnavailable, Code: q.absent, Reason: ReasonUnread, RetryAfter: hotFloor,
 			Detail: "the quotas of tenants have not been read yet",
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/modes"
 )
 
 // Keeper knows what tenants may do. It is safe for concurrent use.
@@ -22,8 +23,7 @@ type Keeper struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	switches switches
-	kick     chan struct{}
+	switches *modes.Set
 
 	quotas  atomic.Pointer[reading] // nil until the first reading
 	tenants *lru.Cache[uuid.UUID, *tenant]
@@ -40,8 +40,8 @@ type reading struct {
 // New returns a Keeper that lets pass what needs no grant, until Run has read more.
 func New(cfg Config, deps Deps) (*Keeper, error) {
 	cfg = cfg.withDefaults()
-	k := &Keeper{cfg: cfg, store: deps.Store, log: deps.Logger, kick: make(chan struct{}, 1), cell: limiter(cfg.CellRate, cfg.CellRate)}
-	k.switches.begin()
+	k := &Keeper{cfg: cfg, store: deps.Store, log: deps.Logger, cell: limiter(cfg.CellRate, cfg.CellRate)}
+	k.switches = modes.NewSet(deps.Store, deps.Logger, switchFlags()...)
 	var err error
 	if k.tenants, err = lru.New[uuid.UUID, *tenant](cfg.MaxTenants); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func New(cfg Config, deps Deps) (*Keeper, error) {
 // Start reads all of it once, so that the first request finds it known. What cannot be
 // read is tried again by Run.
 func (k *Keeper) Start(ctx context.Context) error {
-	_, _ = k.readSwitches(ctx), k.readQuotas(ctx)
+	_, _ = k.switches.Read(ctx), k.readQuotas(ctx)
 	return nil
 }
 
@@ -61,38 +61,12 @@ func (k *Keeper) Start(ctx context.Context) error {
 // until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	var both errgroup.Group
-	both.Go(func() error {
-		k.watchSwitches(ctx)
-		return nil
-	})
+	both.Go(func() error { return k.switches.Run(ctx) })
 	both.Go(func() error {
 		k.watchQuotas(ctx)
 		return nil
 	})
 	return both.Wait()
-}
-
-// Kick has the switches read now. It does not wait.
-func (k *Keeper) Kick() {
-	select {
-	case k.kick <- struct{}{}:
-	default: // they are about to be read
-	}
-}
-
-func (k *Keeper) watchSwitches(ctx context.Context) {
-	every := time.NewTicker(switchEvery)
-	defer every.Stop()
-	var outage outage
-	for {
-		outage.tell(ctx, k.log, "switches", k.readSwitches(ctx))
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		case <-k.kick:
-		}
-	}
 }
 
 // watchQuotas looks every second whether the quotas are due: a tenant may come close
@@ -104,7 +78,7 @@ func (k *Keeper) watchQuotas(ctx context.Context) {
 	var last time.Time
 	for {
 		if k.countHot(); time.Since(last) >= k.patience(outage.on) {
-			outage.tell(ctx, k.log, "quotas", k.readQuotas(ctx))
+			outage.tell(ctx, k.log, k.readQuotas(ctx))
 			last = time.Now()
 		}
 		select {
@@ -135,16 +109,16 @@ func (k *Keeper) countHot() {
 	k.hot.Store(hot)
 }
 
-// outage logs the beginning and the end of a time in which something cannot be read.
+// outage logs the beginning and the end of a time in which quotas cannot be read.
 type outage struct{ on bool }
 
-func (o *outage) tell(ctx context.Context, log *slog.Logger, what string, err error) {
+func (o *outage) tell(ctx context.Context, log *slog.Logger, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && !o.on:
-		log.WarnContext(ctx, "reading what tenants may do failed, the last reading stays", slog.String(logging.KeyComponent, what), logging.Err(err))
+		log.WarnContext(ctx, "quotas cannot be read, the last reading stays", logging.Err(err))
 	case err == nil && o.on:
-		log.InfoContext(ctx, "what tenants may do is read again", slog.String(logging.KeyComponent, what))
+		log.InfoContext(ctx, "quotas are read again")
 	}
 	o.on = err != nil
 }

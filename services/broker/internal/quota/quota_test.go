@@ -30,34 +30,33 @@ type fakeStore struct {
 	reads    int // of quotas
 	looks    int // at switches
 	tenants  int
-	during   func() // called in the middle of a look
 }
 
-func (f *fakeStore) KVSwitches(context.Context) (store.KVSwitches, error) {
+func (f *fakeStore) Flags(context.Context, ...store.Flag) (map[store.Flag]bool, error) {
 	f.mu.Lock()
-	s, err, during := f.switches, f.err, f.during
-	f.looks++
-	f.mu.Unlock()
-	if during != nil {
-		during()
+	defer f.mu.Unlock()
+	recorded := map[store.Flag]bool{
+		store.FlagKV: f.switches.KV, store.FlagTimersSchedule: f.switches.TimersSchedule, store.FlagTimersFire: f.switches.TimersFire,
 	}
-	return s, err
+	f.looks++
+	return recorded, f.err
 }
 
-func (f *fakeStore) SetKVSwitches(_ context.Context, c store.KVSwitchChange) error {
+func (f *fakeStore) SetFlags(_ context.Context, flags map[store.Flag]bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
 		return f.err
 	}
-	if c.KV != nil {
-		f.switches.KV = *c.KV
-	}
-	if c.TimersSchedule != nil {
-		f.switches.TimersSchedule = *c.TimersSchedule
-	}
-	if c.TimersFire != nil {
-		f.switches.TimersFire = *c.TimersFire
+	for flag, on := range flags {
+		switch flag {
+		case store.FlagKV:
+			f.switches.KV = on
+		case store.FlagTimersSchedule:
+			f.switches.TimersSchedule = on
+		case store.FlagTimersFire:
+			f.switches.TimersFire = on
+		}
 	}
 	return nil
 }

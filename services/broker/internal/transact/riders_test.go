@@ -45,10 +45,11 @@ type controls struct {
 	quota    store.KVQuota
 }
 
-func (c *controls) KVSwitches(context.Context) (store.KVSwitches, error) { return c.switches, nil }
-func (c *controls) SetKVSwitches(context.Context, store.KVSwitchChange) error {
-	return nil
+func (c *controls) Flags(context.Context, ...store.Flag) (map[store.Flag]bool, error) {
+	return map[store.Flag]bool{store.FlagKV: c.switches.KV, store.FlagTimersSchedule: c.switches.TimersSchedule}, nil
 }
+
+func (c *controls) SetFlags(context.Context, map[store.Flag]bool) error { return nil }
 
 func (c *controls) KVQuotas(context.Context, int) ([]store.KVQuota, error) {
 	return []store.KVQuota{c.quota}, nil
