@@ -1,5 +1,7 @@
 package wire
 
+import "net/http"
+
 // Notify is the body of POST /internal/api/notify.
 type Notify struct {
 	Queue     string
@@ -40,6 +42,38 @@ func ParseNotify(body []byte) (Notify, error) {
 		return Notify{}, badBody("missing field `queue`: a name is needed")
 	}
 	return n, nil
+}
+
+// ParseEnabled reads the body of POST /api/v1/system/maintenance and of its sibling
+// for pops.
+func ParseEnabled(body []byte) (enabled bool, err error) {
+	p, err := newParser(body)
+	if err != nil {
+		return false, err
+	}
+	given := false
+	var seen uint
+	err = p.object(func(key []byte) error {
+		if string(key) != "enabled" {
+			return p.skip()
+		}
+		if err := p.once(&seen, 0, "enabled"); err != nil {
+			return err
+		}
+		switch p.dec.PeekKind() {
+		case 't', 'f':
+			given = true
+			return p.flag(&enabled)
+		}
+		return p.skip()
+	})
+	if err == nil {
+		err = p.finish()
+	}
+	if err == nil && !given {
+		err = &Error{Status: http.StatusBadRequest, Text: "enabled (boolean) is required"}
+	}
+	return enabled && err == nil, err
 }
 
 // Maintenance are the two flags that hold traffic back.

@@ -98,7 +98,7 @@ func check(t *testing.T, build func(c *calls) *announce.Announcer, cases []annou
 
 func full(c *calls) *announce.Announcer {
 	return &announce.Announcer{
-		Local: announce.Local{HotList: hotList{c}, Waker: waker{c}, Caches: []announce.QueueCache{cache{c}}, Switches: switches{c}},
+		Local: announce.Local{HotList: hotList{c}, Waker: waker{c}, Caches: []announce.QueueCache{cache{c}}, Switches: []announce.Switches{switches{c}}},
 		Peers: peers{c}, Timers: timers{c},
 	}
 }

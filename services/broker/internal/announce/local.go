@@ -17,8 +17,8 @@ type Local struct {
 	Lanes   Lanes
 	// Caches remember something about queues.
 	Caches []QueueCache
-	// Switches are what operators allow.
-	Switches Switches
+	// Switches are what operators allow and hold back.
+	Switches []Switches
 }
 
 // HotList is the memory of lanes that may have work. It wakes the waiting pops
@@ -157,7 +157,7 @@ func (l *Local) QueueChanged(tenant uuid.UUID, queue string, deleted bool) {
 
 // FlagsChanged has the switches read again.
 func (l *Local) FlagsChanged() {
-	if l.Switches != nil {
-		l.Switches.Kick()
+	for _, s := range l.Switches {
+		s.Kick()
 	}
 }

@@ -82,7 +82,7 @@ func (a *App) assemble(ctx context.Context) (err error) {
 	if a.keys, err = newKeys(ctx, a.cfg, a.engine, a.tel, a.log); err != nil {
 		return err
 	}
-	a.engine.announcer.Switches = a.keys.quotas
+	a.engine.announcer.Switches = append(a.engine.announcer.Switches, a.keys.quotas)
 	if err := a.listeners(); err != nil {
 		a.keys.db.Close()
 		return err
@@ -159,6 +159,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "connection pool for keys", Stop: a.keys.db.Disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	g.Add(lifecycle.Component{Name: "modes", Start: a.engine.modes.Start, Run: a.engine.modes.Run})
 	g.Add(lifecycle.Component{Name: "quotas", Start: a.keys.quotas.Start, Run: a.keys.quotas.Run})
 	// It stops after all that counts.
 	g.Add(lifecycle.Component{Name: "metrics", Run: a.engine.collector.Run})

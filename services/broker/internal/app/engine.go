@@ -31,6 +31,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/lookout"
 	"github.com/queenmq/queen/services/broker/internal/mesh"
 	"github.com/queenmq/queen/services/broker/internal/mint"
+	"github.com/queenmq/queen/services/broker/internal/modes"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
@@ -45,6 +46,7 @@ type engine struct {
 	gate         *admission.Gate
 	hot          *hotlist.List
 	store        *store.Store
+	modes        *modes.Modes
 	announcer    *announce.Announcer
 	mesh         *mesh.Mesh
 	lookout      *lookout.Lookout
@@ -62,6 +64,7 @@ type shared struct {
 	reader    *segment.Reader
 	gate      *admission.Gate
 	hub       *wake.Hub
+	modes     *modes.Modes
 	hot       *hotlist.List // nil when it is switched off
 	lanes     *lanes.Memo
 	announcer *announce.Announcer
@@ -85,7 +88,11 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	if s.lanes, err = lanes.NewMemo(lanes.SizeDefault); err != nil {
 		return nil, err
 	}
-	s.announcer = &announce.Announcer{Local: announce.Local{Waker: s.hub, Lanes: s.lanes}}
+	s.modes, err = modes.New(modes.Deps{Store: s.store, Meter: tel.Meters.Meter(serviceName + "/modes"), Logger: log, PopsHeld: s.hub.Rouse})
+	if err != nil {
+		return nil, err
+	}
+	s.announcer = &announce.Announcer{Local: announce.Local{Waker: s.hub, Lanes: s.lanes, Switches: []announce.Switches{s.modes}}}
 	s.gate, err = admission.New(s.admissionConfig(cfg, log), tel.Meters.Meter(serviceName+"/admission"))
 	if err != nil {
 		return nil, err
@@ -136,7 +143,7 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{hot: s.hot, store: s.store, gate: s.gate, announcer: s.announcer, lookout: s.lookout}
+	e := &engine{hot: s.hot, store: s.store, modes: s.modes, gate: s.gate, announcer: s.announcer, lookout: s.lookout}
 	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}
@@ -168,6 +175,9 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 func (e *engine) join(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, log *slog.Logger) (err error) {
 	e.mesh, err = mesh.New(cfg.Mesh, mesh.Deps{
 		ServerID: cfg.Server.ServerID, Local: &e.announcer.Local,
+		Maintenance: func() wire.Maintenance {
+			return wire.Maintenance{Push: e.modes.PushMaintenance(), Pop: e.modes.PopMaintenance()}
+		},
 		Installation: func(ctx context.Context) (id uuid.UUID, err error) {
 			err = db.Retry(ctx, func(ctx context.Context) (err error) {
 				id, err = e.store.Installation(ctx)
@@ -190,7 +200,7 @@ func (e *engine) join(cfg *config.Config, db *boot.Database, tel *telemetry.Tele
 func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
-		Groups: e.store, GroupNews: e.announcer,
+		Modes: e.modes, Groups: e.store, GroupNews: e.announcer,
 		Admit:        func(ctx context.Context) (func(), error) { return e.gate.Acquire(ctx, admission.Maint) },
 		Replies:      e.pops.Replies,
 		QueueChanged: e.announcer.QueueChanged, FlagsChanged: e.announcer.FlagsChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,
@@ -209,7 +219,8 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 		return nil, err
 	}
 	return push.New(push.Config{Deadline: cfg.Engine.PushDeadline}, push.Deps{
-		Fuser: fuser, Admission: s.gate, IDs: s.ids, Counters: s.counters, Meter: tel.Meters.Meter(serviceName + "/push"),
+		Fuser: fuser, Admission: s.gate, IDs: s.ids, Counters: s.counters, Held: s.modes.PushMaintenance,
+		Meter: tel.Meters.Meter(serviceName + "/push"),
 	})
 }
 
@@ -227,7 +238,7 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
 		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry,
-		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters, OnPark: s.lookout.Kick,
+		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters, OnPark: s.lookout.Kick, Suspended: s.modes.PopMaintenance,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
 }

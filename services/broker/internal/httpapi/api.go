@@ -61,10 +61,10 @@ func New(cfg Config, deps Deps) (*API, error) {
 func (a *API) addRoutes() {
 	a.route(http.MethodPost, "/api/v1/push", WriteOnly, a.push)
 	// No HEAD on pops: it would lease messages that nobody receives.
-	a.route(http.MethodGet, "/api/v1/pop", ReadWrite, a.popDiscover)
-	a.route(http.MethodGet, "/api/v1/pop/queue/:queue", ReadWrite, a.popQueue)
+	a.route(http.MethodGet, "/api/v1/pop", ReadWrite, a.popping(a.popDiscover))
+	a.route(http.MethodGet, "/api/v1/pop/queue/:queue", ReadWrite, a.popping(a.popQueue))
 	// A client that does not escape the slashes of a partition sends more segments.
-	a.route(http.MethodGet, "/api/v1/pop/queue/:queue/partition/*", ReadWrite, a.popPartition)
+	a.route(http.MethodGet, "/api/v1/pop/queue/:queue/partition/*", ReadWrite, a.popping(a.popPartition))
 	a.route(http.MethodPost, "/api/v1/ack", ReadWrite, a.ack)
 	a.route(http.MethodPost, "/api/v1/ack/batch", ReadWrite, a.ackBatch)
 	a.route(http.MethodPost, "/api/v1/lease/:leaseId/extend", ReadWrite, a.extend)
@@ -82,7 +82,8 @@ func (a *API) addRoutes() {
 	a.route(http.MethodPost, "/internal/api/notify", Admin, a.notify)
 	a.read("/internal/api/shared-state/stats", Admin, a.meshStats)
 	a.read("/internal/api/inter-instance/stats", Admin, a.meshStats)
-	a.read("/api/v1/system/shared-state", Admin, a.sharedState)
+	a.addModeRoutes()
+	a.addAuthRoutes()
 
 	a.read("/health", Public, a.health)
 	a.read("/status", ReadOnly, a.status)

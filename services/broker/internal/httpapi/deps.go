@@ -22,7 +22,8 @@ import (
 )
 
 // Pusher stores messages. It must not read the items' payloads after it has
-// returned: they lie in a buffer that the next request overwrites.
+// returned: they lie in a buffer that the next request overwrites. With push.ErrHeld
+// there are results too.
 type Pusher interface {
 	Push(ctx context.Context, tenant uuid.UUID, producerSub string, items []wire.PushItem) ([]wire.PushResult, error)
 }
@@ -88,6 +89,7 @@ type Deps struct {
 	Transaction Transactor
 	Keys        Keys
 	Switches    Switches
+	Modes       Modes
 	Timers      Timers
 	Store       Store
 	Groups      Groups

@@ -26,9 +26,3 @@ func (a *API) notify(c echo.Context) error {
 func (a *API) meshStats(c echo.Context) error {
 	return respondValue(c, http.StatusOK, a.deps.MeshStats())
 }
-
-// sharedState handles GET /api/v1/system/shared-state, whose answer is fixed:
-// brokers share nothing but the database.
-func (a *API) sharedState(c echo.Context) error {
-	return respondValue(c, http.StatusOK, wire.SharedState{Reason: wire.ReasonSingleNode})
-}

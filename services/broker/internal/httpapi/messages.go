@@ -10,6 +10,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/push"
 )
 
 // push handles POST /api/v1/push.
@@ -22,14 +23,30 @@ func (a *API) push(c echo.Context) error {
 		b.haveItems(len(items))
 		describePush(c.Request().Context(), items)
 		results, err := a.deps.Push.Push(c.Request().Context(), a.tenant(c), a.producer(c), items)
-		if err != nil {
+		status := http.StatusCreated
+		switch {
+		case errors.Is(err, push.ErrHeld):
+			status = http.StatusInternalServerError // there is nowhere else to put them
+		case err != nil:
 			return err
+		default:
+			a.metrics.messages.Add(int64(len(items)))
 		}
-		a.metrics.messages.Add(int64(len(items)))
-		return a.respondIn(c, http.StatusCreated, wire.PushResultsSize(results), func(dst []byte) []byte {
+		return a.respondIn(c, status, wire.PushResultsSize(results), func(dst []byte) []byte {
 			return wire.AppendPushResults(dst, results)
 		})
 	})
+}
+
+// popping is a route for pops: with nothing, whatever is asked for, under
+// maintenance.
+func (a *API) popping(h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if a.deps.Modes.PopMaintenance() {
+			return nothing(c)
+		}
+		return h(c)
+	}
 }
 
 // popQueue handles GET /api/v1/pop/queue/:queue.

@@ -27,9 +27,14 @@ const allowPrefix = http.MethodOptions + ", "
 
 // respond writes a JSON answer.
 func respond(c echo.Context, status int, body []byte) error {
+	return respondAs(c, status, jsonType, body)
+}
+
+// respondAs writes an answer of any type.
+func respondAs(c echo.Context, status int, contentType string, body []byte) error {
 	expectWrite(c, len(body))
 	header := c.Response().Header()
-	header.Set(echo.HeaderContentType, jsonType)
+	header.Set(echo.HeaderContentType, contentType)
 	header.Set(echo.HeaderContentLength, strconv.Itoa(len(body)))
 	c.Response().WriteHeader(status)
 	_, err := c.Response().Write(body)

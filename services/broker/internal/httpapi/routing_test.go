@@ -19,7 +19,7 @@ func TestUnknownRoutesAnswerTheEnvelope(t *testing.T) {
 	b := setup(t)
 	for _, tc := range []struct{ method, path string }{
 		{"GET", "/api/v1/nothing"}, {"POST", "/api/v1/push/"}, {"POST", "/api/v2/push"}, {"GET", "/api/"},
-		{"POST", "/streams/v1/query"}, {"GET", "/auth/me"}, {"POST", "/internal/api/reload"}, {"PUT", "/"},
+		{"POST", "/streams/v1/query"}, {"GET", "/auth/you"}, {"POST", "/auth/login/x"}, {"POST", "/internal/api/reload"}, {"PUT", "/"},
 		{"POST", "/assets/x.js"}, {"DELETE", "/health/x"}, {"GET", "/API/v1/pop"}, {"POST", "/api/v1/%70ush"},
 		{"GET", "/api/v1/resources/queues/q/depth"}, {"POST", "/api/v1/resources/queues/q/depth"},
 		{"DELETE", "/api/v1/resources/queues/a/b"}, {"PATCH", "/api/v1/resources/queues/a/b"}, {"GET", "/api/v1/pop/queue/a/b"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -41,6 +42,7 @@ type fakes struct {
 	queues    func(verb, queue string) (store.RawJSON, error)
 	dlq       func(f store.DLQFilter) (store.RawJSON, error)
 	ping      func(ctx context.Context) error
+	modes     modesFake
 
 	mu      sync.Mutex
 	changed []string
@@ -120,6 +122,24 @@ func (f storeFake) DLQMessages(_ context.Context, filter store.DLQFilter) (store
 func (f dbFake) Ping(ctx context.Context) error { return f.ping(ctx) }
 func (f dbFake) Stat() pgdb.Stat                { return pgdb.Stat{Size: 7, Idle: 3} }
 
+// modesFake are modes in memory. err says that the record cannot be reached.
+type modesFake struct {
+	push, pop atomic.Bool
+	err       error
+}
+
+func (f *modesFake) PushMaintenance() bool      { return f.push.Load() }
+func (f *modesFake) PopMaintenance() bool       { return f.pop.Load() }
+func (f *modesFake) Read(context.Context) error { return f.err }
+func (f *modesFake) SetPush(_ context.Context, on bool) bool {
+	f.push.Store(on)
+	return f.err == nil
+}
+func (f *modesFake) SetPop(_ context.Context, on bool) bool {
+	f.pop.Store(on)
+	return f.err == nil
+}
+
 func (f *fakes) queueChanged(_ uuid.UUID, queue string, deleted bool) {
 	if deleted {
 		queue += " deleted"
@@ -127,6 +147,12 @@ func (f *fakes) queueChanged(_ uuid.UUID, queue string, deleted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changed = append(f.changed, queue)
+}
+
+func (f *fakes) flagsChanged() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed = append(f.changed, "flags")
 }
 
 func (f *fakes) notified(_ uuid.UUID, queue, partition string) {
@@ -178,6 +204,7 @@ func start(t testing.TB, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundl
 	deps := httpapi.Deps{
 		Push: pushFake{b.fakes}, Pop: popFake{b.fakes}, Ack: ackFake{b.fakes}, Transaction: txFake{b.fakes},
 		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged, Notify: b.notified,
+		Modes: &b.modes, FlagsChanged: b.flagsChanged,
 		MeshStats: func() any { return map[string]string{"some": "stats"} },
 		Log:       log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,
 	}

@@ -26,8 +26,10 @@ type Deps struct {
 	Installation func(ctx context.Context) (uuid.UUID, error)
 	// Local is what hints of others set off.
 	Local *announce.Local
-	Log   *slog.Logger
-	Meter metric.Meter
+	// Maintenance is what the statistics show of it; nil: none.
+	Maintenance func() wire.Maintenance
+	Log         *slog.Logger
+	Meter       metric.Meter
 }
 
 // Mesh is this broker's membership in the pool. It is safe for concurrent use.
@@ -132,8 +134,12 @@ func (p peers) FlagsChanged() { p.pool.Send(hints.Hint{Kind: hints.FlagsChanged}
 // wire.SharedState that says why there is none. A server is a broker: nobody sends
 // requests to a sweeper.
 func (m *Mesh) Stats() any {
+	var maintenance wire.Maintenance
+	if m.deps.Maintenance != nil {
+		maintenance = m.deps.Maintenance()
+	}
 	if !m.cfg.On() {
-		return wire.SharedState{Reason: wire.ReasonNoPeers}
+		return wire.SharedState{Reason: wire.ReasonNoPeers, Maintenance: maintenance}
 	}
 	s := m.pool.Stats()
 	out := wire.MeshStats{
@@ -141,7 +147,7 @@ func (m *Mesh) Stats() any {
 		Peers: make([]wire.MeshPeer, len(s.Peers)), ServersAlive: m.pool.Count(hints.Broker),
 
 		MessagesSent: s.Sent, MessagesReceived: s.Received, MessagesDropped: s.Dropped,
-		SignatureFailures: s.Refused, HandshakeFailures: s.Refused, Enabled: true, Running: true,
+		SignatureFailures: s.Refused, HandshakeFailures: s.Refused, Enabled: true, Running: true, Maintenance: maintenance,
 	}
 	for i, p := range s.Peers {
 		out.Peers[i] = wire.MeshPeer{Host: p.Host, Port: p.Port, Connected: p.Connected, Resolved: p.IP != "", ResolvedIP: p.IP}

@@ -78,7 +78,7 @@ func installation(context.Context) (uuid.UUID, error) { return uuid.UUID{9}, nil
 func start(t *testing.T, port int, peers string) *broker {
 	t.Helper()
 	b := &broker{}
-	b.announcer.Local = announce.Local{HotList: b, Waker: b, Switches: b}
+	b.announcer.Local = announce.Local{HotList: b, Waker: b, Switches: []announce.Switches{b}}
 	var err error
 	b.Mesh, err = mesh.New(config(port, peers), mesh.Deps{
 		ServerID: fmt.Sprint("broker-", port), Local: &b.announcer.Local, Log: logtest.New(t), Meter: noop.Meter{}, Installation: installation,

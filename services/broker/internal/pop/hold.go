@@ -64,6 +64,9 @@ func (h *holds) holds(r *Request) bool {
 // deadline has come. The hold takes place before the claim, without slot or
 // connection, since a claimed batch cannot grow.
 func (p *poll) lookAfterHold(ctx context.Context, how mode) error {
+	if p.suspended() {
+		return nil
+	}
 	window := p.window(ctx)
 	if window <= 0 {
 		return p.look(ctx, how)
@@ -128,7 +131,7 @@ func (p *poll) gather(ctx context.Context, window time.Duration, g *gathering) b
 		case <-ctx.Done():
 			return false
 		case <-look.C:
-			if p.full(ctx, g) {
+			if p.suspended() || p.full(ctx, g) {
 				return true
 			}
 		}

@@ -112,7 +112,7 @@ func (p *Parked) run(ctx context.Context, how mode) (over bool) {
 
 // mayRest says whether the outcome of a look leaves something to wait for.
 func (p *Parked) mayRest(err error) bool {
-	if err != nil || p.body != nil || p.stopping() {
+	if err != nil || p.body != nil || p.stopping() || p.suspended() {
 		return false
 	}
 	p.mu.Lock()
@@ -156,7 +156,7 @@ func (p *Parked) resume() {
 	gone := p.gone
 	p.mu.Unlock()
 	switch {
-	case p.stopping():
+	case p.stopping(), p.suspended():
 		p.finish(ctx, nil)
 	case gone != nil && gone() != nil:
 		p.finish(ctx, gone())

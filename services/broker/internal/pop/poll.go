@@ -45,6 +45,9 @@ const (
 // look takes a slot, then a connection, and claims what there is. The hot list
 // may know better.
 func (p *poll) look(ctx context.Context, how mode) error {
+	if p.suspended() {
+		return nil
+	}
 	if p.inRing() {
 		return p.lookInRing(ctx, how)
 	}

@@ -110,7 +110,7 @@ func (p *Parked) rides() bool {
 func (p *Parked) seize() (n ride, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state != resting || p.stopping() || p.gone != nil && p.gone() != nil {
+	if p.state != resting || p.stopping() || p.suspended() || p.gone != nil && p.gone() != nil {
 		if p.state == resting {
 			go p.resume() // which ends it
 		}

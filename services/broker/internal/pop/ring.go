@@ -54,6 +54,9 @@ func (p *poll) lookTogether(ctx context.Context) (over bool, err error) {
 	var c *hotlist.Checkout
 	defer func() { c.Abandon() }()
 	out, err := p.Fusion.Do(ctx, p.fusionKey(), popfusion.Claim{Want: p.budget(), Board: func() (store.PopClaim, bool) {
+		if p.suspended() {
+			return store.PopClaim{}, false
+		}
 		c, _ = p.HotList.Checkout(p.req.Tenant, p.req.Queue, p.req.Query.Group, 1, p.budget())
 		return p.board(c)
 	}})

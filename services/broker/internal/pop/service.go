@@ -96,9 +96,12 @@ type Deps struct {
 	// OnPark is called when a pop begins to wait while none did. It may be nil, and
 	// must not block.
 	OnPark func()
-	IDs    *mint.Source
-	Meter  metric.Meter
-	Logger *slog.Logger
+	// Suspended says that nothing may be delivered, and that the database is not to be asked:
+	// pops find nothing then. Hub.Rouse tells those that wait. nil: that never happens.
+	Suspended func() bool
+	IDs       *mint.Source
+	Meter     metric.Meter
+	Logger    *slog.Logger
 }
 
 // Registry remembers what was delivered of a partition under a lease: hashes are
@@ -140,6 +143,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.rechecks = newRechecks(s.cfg, deps.HotList != nil)
 	return s, nil
 }
+
+// suspended says whether pops are to find nothing.
+func (s *Service) suspended() bool { return s.Suspended != nil && s.Suspended() }
 
 // Waiting is how many pops wait.
 func (s *Service) Waiting() int { return int(s.parked.Load()) }

@@ -3,6 +3,7 @@ package push
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,6 +19,13 @@ import (
 
 // ErrOverloaded refuses a request of which nothing was stored.
 var ErrOverloaded = admission.ErrOverloaded
+
+// ErrHeld says that maintenance keeps pushes away from the database. Every item has
+// its result, and none is stored.
+var ErrHeld = errors.New("push maintenance is on")
+
+// heldText tells the client of an item why.
+const heldText = "push maintenance is on and this broker has no disk spool: nothing was stored"
 
 // DeadlineDefault is how long a request keeps trying.
 const DeadlineDefault = 10 * time.Second
@@ -35,7 +43,9 @@ type Deps struct {
 	Admission *admission.Gate
 	IDs       *mint.Source
 	Counters  *collector.Counters // nil counts nothing
-	Meter     metric.Meter
+	// Held says that nothing may reach the database; nil: that never happens.
+	Held  func() bool
+	Meter metric.Meter
 }
 
 // Service stores messages. It is safe for concurrent use.
@@ -58,10 +68,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // request order. It returns when every item has its verdict, and never while
 // payload bytes are still being read: a client that leaves after admission does
 // not stop its messages half way. An error (ErrOverloaded, or the context's)
-// means that nothing was stored.
+// means that nothing was stored; with ErrHeld there are results all the same.
 func (s *Service) Push(ctx context.Context, tenant uuid.UUID, producerSub string, items []wire.PushItem) ([]wire.PushResult, error) {
 	if len(items) == 0 {
 		return nil, nil
+	}
+	if s.Held != nil && s.Held() {
+		return s.hold(ctx, items)
 	}
 	leave, err := s.Admission.Enter(ctx, admission.Push)
 	if err != nil {
@@ -82,4 +95,17 @@ func (s *Service) Push(ctx context.Context, tenant uuid.UUID, producerSub string
 	s.metrics.results(ctx, r.results)
 	r.count()
 	return r.results, nil
+}
+
+// hold answers a request under maintenance.
+func (s *Service) hold(ctx context.Context, items []wire.PushItem) ([]wire.PushResult, error) {
+	r := &request{Service: s, items: items, results: make([]wire.PushResult, len(items))}
+	if err := r.mint(); err != nil {
+		return nil, err
+	}
+	for i := range r.results {
+		r.results[i].Status, r.results[i].Error = wire.StatusFailed, heldText
+	}
+	s.metrics.results(ctx, r.results)
+	return r.results, ErrHeld
 }

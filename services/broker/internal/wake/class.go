@@ -56,6 +56,12 @@ func (c *class) dismiss() {
 	}
 }
 
+// rouse wakes all that are idle, and has all others look again.
+func (c *class) rouse() {
+	c.dismiss()
+	c.missed, c.why = c.users, Wide
+}
+
 func (c *class) push(w *Waiter) {
 	w.idle, w.prev, w.next = true, c.tail, nil
 	if c.tail == nil {

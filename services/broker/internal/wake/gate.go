@@ -134,6 +134,18 @@ func (g *gate) retire() {
 	}
 }
 
+// rouse wakes every waiter.
+func (g *gate) rouse() {
+	for _, c := range g.wild {
+		c.rouse()
+	}
+	for _, classes := range g.lanes {
+		for _, c := range classes {
+			c.rouse()
+		}
+	}
+}
+
 // stop wakes every idle waiter for the last time.
 func (g *gate) stop() {
 	if g.timer != nil {

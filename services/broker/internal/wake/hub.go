@@ -119,6 +119,15 @@ func (h *Hub) signal(t Topic, r Reason) {
 	}
 }
 
+// Rouse wakes every waiter, and has those that are looking look again before they rest.
+func (h *Hub) Rouse() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.gates {
+		g.rouse()
+	}
+}
+
 // Seize takes the waiter of a topic that has been idle longest, without waking it:
 // the caller does its work. There is none when it does not suit, and when nobody is
 // idle. suits is called with the hub locked.
