@@ -16,5 +16,5 @@ const yamlType = "application/yaml"
 // openapi handles GET /openapi.yaml: the description of every route.
 func (a *API) openapi(c echo.Context) error {
 	expectWrite(c, len(description))
-	return c.Blob(http.StatusOK, yamlType, description)
+	return respondAs(c, http.StatusOK, yamlType, description)
 }
