@@ -95,7 +95,7 @@ func TestSpansNameWhatRequestsAreAbout(t *testing.T) {
 			require.Equal(t, tc.span, spans.Ended()[0].Name())
 			var said strings.Builder
 			for _, a := range spans.Ended()[0].Attributes() {
-				said.WriteString(string(a.Key) + "=" + a.Value.Emit() + "\n")
+				said.WriteString(string(a.Key) + "=" + a.Value.String() + "\n")
 			}
 			for _, want := range strings.Fields(tc.want) {
 				require.Contains(t, said.String(), want+"\n")

@@ -107,7 +107,6 @@ func (c *cycle) makePlan(ctx context.Context) (err error) {
 // phase runs one phase and reports on it.
 func (c *cycle) phase(ctx context.Context, name string, run func(*cycle, context.Context, *Phase, budget) error) error {
 	ctx, span := c.tracer.Start(ctx, "retention "+name)
-	defer span.End()
 	out := Phase{Name: name}
 	began := time.Now()
 	err := run(c, ctx, &out, budget{began: began, evictAt: c.evictAt})
@@ -118,9 +117,7 @@ func (c *cycle) phase(ctx context.Context, name string, run func(*cycle, context
 	}
 	c.report.Phases = append(c.report.Phases, out)
 	c.metrics.phase(ctx, out)
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
+	endPhase(span, out, err)
 	return c.bear(ctx, err)
 }
 

@@ -278,6 +278,32 @@ func TestSpansOfACycle(t *testing.T) {
 	})
 }
 
+func TestAStepIsASpanThatNamesItsLane(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, b *bench) {
+		_, lanes := b.busy()
+		spans := tracetest.NewSpanRecorder()
+		log, _ := logtest.NewRecorder()
+		deps := Deps{Log: log, Meter: sdkmetric.NewMeterProvider().Meter("t"), Tracers: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))}
+		r, err := newRetention(b.cfg, deps, b.db.open)
+		require.NoError(t, err)
+		_, err = r.Once(t.Context())
+		require.NoError(t, err)
+		byName := map[string]sdktrace.ReadOnlySpan{}
+		for _, s := range spans.Ended() {
+			byName[s.Name()] = s
+		}
+		step, phase := byName["retention lane step"], byName["retention retention"]
+		require.Equal(t, phase.SpanContext().SpanID(), step.Parent().SpanID())
+		require.Equal(t, byName["retention cycle"].SpanContext().SpanID(), phase.Parent().SpanID())
+		require.Subset(t, step.Attributes(), []attribute.KeyValue{
+			attribute.String("messaging.destination.name", "q"), attribute.String("queen.partition_id", lanes[0].id.String()), attribute.Int("queen.rows", 4),
+		})
+		require.Subset(t, phase.Attributes(), []attribute.KeyValue{attribute.Int("queen.segments", 4), attribute.Int("queen.messages", 40), attribute.Int("queen.lanes.held", 2)})
+		require.Contains(t, byName, "txns lane step")
+		require.Contains(t, byName, "eviction lane step")
+	})
+}
+
 func label(attrs []attribute.KeyValue) string {
 	if len(attrs) == 0 {
 		return ""

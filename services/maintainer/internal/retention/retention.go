@@ -48,7 +48,7 @@ func newRetention(cfg Config, deps Deps, open opener) (*Retention, error) {
 	}
 	return &Retention{
 		cfg: cfg.withDefaults(), open: open, log: deps.Log, metrics: m,
-		tracer: deps.Tracers.Tracer("github.com/queenmq/queen/services/maintainer/internal/retention"),
+		tracer: deps.Tracers.Tracer(traceScope),
 	}, nil
 }
 

@@ -191,7 +191,9 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 	s.out.Lanes++
 	for {
 		began := time.Now()
-		step, err := s.step(ctx, v.plan, lane, s.pace.rows)
+		step, err := traced(ctx, s.name, v.plan, lane, func(ctx context.Context) (store.Step, error) {
+			return s.step(ctx, v.plan, lane, s.pace.rows)
+		})
 		if err != nil {
 			return deleted, false, s.refused(ctx, v, lane, err)
 		}

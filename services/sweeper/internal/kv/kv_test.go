@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/pgtest"
@@ -103,7 +104,7 @@ func usual() kv.Config {
 // upkeep over a table.
 func upkeep(t *testing.T, cfg kv.Config, db kv.Store, meter metric.Meter) *kv.Upkeep {
 	t.Helper()
-	u, err := kv.New(cfg, kv.Deps{Store: db, Log: logtest.New(t), Meter: meter})
+	u, err := kv.New(cfg, kv.Deps{Store: db, Log: logtest.New(t), Meter: meter, Tracer: tracenoop.NewTracerProvider().Tracer("")})
 	require.NoError(t, err)
 	return u
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
@@ -53,9 +54,10 @@ type Store interface {
 
 // Deps are what an Upkeep works with.
 type Deps struct {
-	Store Store
-	Log   *slog.Logger
-	Meter metric.Meter
+	Store  Store
+	Log    *slog.Logger
+	Meter  metric.Meter
+	Tracer trace.Tracer
 }
 
 // Shed says what is left out.
@@ -82,6 +84,7 @@ type Upkeep struct {
 	db      Store
 	log     *slog.Logger
 	metrics *metrics
+	tracer  trace.Tracer
 	errors  logging.Quiet
 
 	prune, rollup phase
@@ -105,7 +108,7 @@ func New(cfg Config, deps Deps) (*Upkeep, error) {
 		return nil, fmt.Errorf("create the metrics of keys: %w", err)
 	}
 	return &Upkeep{
-		cfg: cfg, db: deps.Store, log: deps.Log, metrics: m, errors: logging.Quiet{Every: errorQuiet},
+		cfg: cfg, db: deps.Store, log: deps.Log, metrics: m, tracer: deps.Tracer, errors: logging.Quiet{Every: errorQuiet},
 		prune:  phase{name: PhasePrune, gate: gate{every: cfg.ExpireEvery, most: cfg.IdleMax}},
 		rollup: phase{name: PhaseRollup, gate: gate{every: cfg.UsageEvery, most: cfg.IdleMax}},
 	}, nil

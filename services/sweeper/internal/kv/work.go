@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 )
@@ -13,6 +16,8 @@ import (
 // expire prunes until nothing is left, or for the given time; 0 is no limit. A call that
 // finds less than it may take, or deletes nothing, is the last: what is left is held.
 func (u *Upkeep) expire(ctx context.Context, shards []int16, limit time.Duration) (out store.KVExpired, err error) {
+	ctx, span := u.tracer.Start(ctx, "keys "+PhasePrune)
+	defer span.End()
 	began, sum := time.Now(), 0
 	for more := true; more; {
 		if out, err = u.db.KVExpire(ctx, shards, u.cfg.ExpireBatch); err != nil {
@@ -42,6 +47,8 @@ func (u *Upkeep) turn(ctx context.Context, shards []int16, rollup, prune bool) {
 
 // measure takes the usage of all tenants, and the sizes of the tables.
 func (u *Upkeep) measure(ctx context.Context, shards []int16) (store.KVUsage, error) {
+	ctx, span := u.tracer.Start(ctx, "keys "+PhaseRollup)
+	defer span.End()
 	began := time.Now()
 	usage, err := u.db.KVMeasure(ctx, shards, tenantsCounted)
 	if err != nil {
@@ -67,6 +74,7 @@ func (u *Upkeep) done(ctx context.Context, p *phase, began time.Time, attrs ...s
 // failed logs a failure, and switches off a phase whose procedure is missing.
 func (u *Upkeep) failed(ctx context.Context, p *phase, began time.Time, err error) error {
 	err = fmt.Errorf("%s: %w", p.name, err)
+	trace.SpanFromContext(ctx).SetStatus(codes.Error, err.Error())
 	if ctx.Err() != nil { // it failed because it is being stopped
 		return err
 	}

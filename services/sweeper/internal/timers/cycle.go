@@ -93,8 +93,9 @@ func (s *Sweeper) unknown(ctx context.Context, err error) rest {
 
 func (s *Sweeper) timedDrain(ctx context.Context) *drain {
 	ctx, span := s.tracer.Start(ctx, "timers drain")
-	defer span.End()
-	return s.drain(ctx)
+	d := s.drain(ctx)
+	endDrain(span, d)
+	return d
 }
 
 // pause sleeps until the next cycle. Gates of the upkeep, and hints, make it shorter.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
+
 	"github.com/queenmq/queen/pkg/store"
 )
 
@@ -27,6 +29,8 @@ func (d *drain) fireAll(ctx context.Context, volleys []volley) bool {
 
 // fire fires one volley, and reports false when nothing else should be tried now.
 func (d *drain) fire(ctx context.Context, v volley) bool {
+	ctx, span := d.startFire(ctx, v)
+	defer span.End()
 	began := time.Now()
 	verdicts, err := d.db.TimersFire(ctx, v.segments())
 	d.metrics.took(ctx, time.Since(began))
@@ -34,6 +38,7 @@ func (d *drain) fire(ctx context.Context, v volley) bool {
 		d.fired(ctx, v, verdicts)
 		return true
 	}
+	span.SetStatus(codes.Error, err.Error())
 	class := store.Classify(err)
 	switch {
 	case store.Ambiguous(err):
