@@ -85,3 +85,8 @@ func (m *MaintenanceSession) Setting(ctx context.Context, name string) (value st
 	err = m.row(ctx, "test", `SELECT current_setting($1)`, []any{name}, &value)
 	return value, err
 }
+
+// GroupLagsPaged is GroupLags in pages of so many partitions.
+func (s *Store) GroupLagsPaged(ctx context.Context, maxQueues, lanes int) ([]GroupLag, error) {
+	return s.groupLags(ctx, maxQueues, lanes)
+}

@@ -115,6 +115,14 @@ type Popped struct {
 	Segments        []PoppedSegment
 }
 
+// Messages is how many messages there are in the segments.
+func (p *Popped) Messages() (n int) {
+	for i := range p.Segments {
+		n += p.Segments[i].Take
+	}
+	return n
+}
+
 // PoppedSegment is a slice of one stored segment.
 type PoppedSegment struct {
 	Base      int64  // offset of frame 0 of the segment
