@@ -62,11 +62,14 @@ type Collector struct {
 
 // New builds a Collector. It fails only when an instrument cannot be created.
 func New(cfg Config, deps Deps) (*Collector, error) {
+	var err error
 	if deps.Counters == nil {
 		deps.Counters = NewCounters(0)
+	} else {
+		err = observeTotals(deps.Meter, deps.Counters)
 	}
-	m, err := newInstruments(deps.Meter, deps.Counters)
-	if err != nil {
+	m, err2 := newInstruments(deps.Meter, deps.Counters)
+	if err := errors.Join(err, err2); err != nil {
 		return nil, fmt.Errorf("create collector metrics: %w", err)
 	}
 	return &Collector{

@@ -58,7 +58,8 @@ type Counters struct {
 // shard holds a part of the queues, and of what the process has counted.
 type shard struct {
 	mu     sync.Mutex
-	total  Counts
+	total  Counts // since the last flush
+	past   Counts // before it
 	queues map[Key]*entry
 	_      [64]byte // so that shards do not share a cache line
 }
@@ -209,10 +210,40 @@ func (c *Counters) take(f *store.MetricsFlush) {
 	f.Worker.Parked = c.parked.Load()
 }
 
+// Totals are the figures of the process since it began.
+func (c *Counters) Totals() (t Counts) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		t.Add(&s.past)
+		t.Add(&s.total)
+		s.mu.Unlock()
+	}
+	return t
+}
+
+// Waiting is how many pops wait now for queues of each name, and for all together. More
+// wait than the names add up to where queues are too many, or a pop names none.
+func (c *Counters) Waiting() (byQueue map[string]int64, all int64) {
+	byQueue, all = map[string]int64{}, c.parked.Load()
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for k, e := range s.queues {
+			if e.parked > 0 {
+				byQueue[k.queue] += e.parked
+			}
+		}
+		s.mu.Unlock()
+	}
+	return byQueue, all
+}
+
 func (s *shard) take(f *store.MetricsFlush) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.Worker.Add(&s.total)
+	s.past.Add(&s.total)
 	s.total = Counts{}
 	for k, e := range s.queues {
 		if e.parked == 0 && e.counts == (Counts{}) {

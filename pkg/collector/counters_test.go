@@ -274,3 +274,35 @@ func BenchmarkAdd(b *testing.B) {
 		})
 	}
 }
+
+func TestTotalsOutliveFlushes(t *testing.T) {
+	t.Parallel()
+	c := NewCounters(QueuesDefault)
+	require.Zero(t, c.Totals())
+	for i := range 40 {
+		c.Add(Queue(tenant, fmt.Sprint("q", i)), &Counts{PushRequests: 1, MaxLagMicros: int64(i)})
+		if i == 20 {
+			taken(c)
+		}
+	}
+	c.Add(Key{}, &Counts{AckFailed: 3})
+	require.Equal(t, Counts{PushRequests: 40, MaxLagMicros: 39, AckFailed: 3}, c.Totals())
+	taken(c)
+	require.Equal(t, Counts{PushRequests: 40, MaxLagMicros: 39, AckFailed: 3}, c.Totals())
+}
+
+func TestPopsThatWaitAreKnownByTheNameOfTheirQueue(t *testing.T) {
+	t.Parallel()
+	c := NewCounters(QueuesDefault)
+	others := uuid.New()
+	for _, k := range []Key{Queue(tenant, "a"), Queue(others, "a"), Queue(tenant, "a"), Queue(tenant, "b"), {}} {
+		c.Park(k)
+	}
+	byQueue, all := c.Waiting()
+	require.Equal(t, map[string]int64{"a": 3, "b": 1}, byQueue)
+	require.Equal(t, int64(5), all)
+	c.Unpark(Queue(tenant, "b"), true)
+	byQueue, all = c.Waiting()
+	require.Equal(t, map[string]int64{"a": 3}, byQueue)
+	require.Equal(t, int64(4), all)
+}

@@ -56,3 +56,14 @@ func TestAProcessKnowsItself(t *testing.T) {
 	require.NotNil(t, f.Worker.AvgLoopLag, "since the start of the process goroutines have waited")
 	require.GreaterOrEqual(t, *f.Worker.MaxLoopLag, *f.Worker.AvgLoopLag)
 }
+
+func TestTheLagOfAProcessIsThatOfTheLastWindow(t *testing.T) {
+	t.Parallel()
+	var lag loopLag
+	now := time.Now()
+	first := lag.read(now)
+	require.Positive(t, first, "since the start of the process goroutines have waited")
+	lag.mean = 17
+	require.InDelta(t, 17, lag.read(now.Add(lagWindow-1)), 0, "two readers do not disturb each other")
+	require.NotEqual(t, 17.0, lag.read(now.Add(lagWindow)))
+}

@@ -110,7 +110,9 @@ func (t *Telemetry) startMetrics(ctx context.Context, res *resource.Resource) er
 	if err != nil {
 		return fmt.Errorf("start prometheus exporter: %w", err)
 	}
-	opts := []sdkmetric.Option{sdkmetric.WithResource(res), sdkmetric.WithReader(scraped)}
+	// Whoever records bounds his labels, and says what stands for the rest. The limit of
+	// the library would put series of its own among them, at random.
+	opts := []sdkmetric.Option{sdkmetric.WithResource(res), sdkmetric.WithReader(scraped), sdkmetric.WithCardinalityLimit(0)}
 	if exporting("METRICS") {
 		pushed, err := autoexport.NewMetricReader(ctx)
 		if err != nil {

@@ -48,6 +48,18 @@ func TestHandlerServesOwnAndRuntimeMetrics(t *testing.T) {
 	require.NoError(t, tel.Shutdown(t.Context()), "stopping twice is harmless")
 }
 
+func TestManySeriesAreAllShown(t *testing.T) {
+	t.Parallel()
+	tel := newTelemetry(t)
+	counter, err := tel.Meters.Meter("m").Int64Counter("queen.things")
+	require.NoError(t, err)
+	const series = 5000
+	for i := range series {
+		counter.Add(t.Context(), 1, metric.WithAttributes(attribute.Int("thing", i)))
+	}
+	require.Equal(t, series, strings.Count(scrape(t, tel).Body.String(), "\nqueen_things_total{thing="))
+}
+
 func TestHistogramsAreThereBeforeAnythingIsRecorded(t *testing.T) {
 	t.Parallel()
 	tel := newTelemetry(t)
