@@ -136,7 +136,7 @@ func TestMetricsAreThereWhenIdle(t *testing.T) {
 	})
 	text := string(s.Get(t, "/metrics/prometheus").Body)
 	for _, name := range []string{
-		"queen_timers_fire_lag_seconds_count", "queen_timers_due_capped", "queen_kv_expired_not_pruned_capped",
+		"queen_timers_lateness_seconds_count", "queen_timers_due_capped", "queen_kv_expired_not_pruned_capped",
 		"queen_kv_expired_not_pruned", "queen_kv_expiry_lag_seconds", "queen_timers_due", "queen_timers_oldest_late_seconds",
 		"queen_timers_claimed_total", `queen_timers_fired_total{result="fired"}`, `queen_timers_fired_total{result="stale"}`,
 		`queen_timers_fired_total{result="duplicate"}`, `queen_timers_fire_failures_total{class="permanent"}`, "queen_timers_dlq_total",
@@ -147,7 +147,7 @@ func TestMetricsAreThereWhenIdle(t *testing.T) {
 	c.promise(t, schedule(c.queue, "k", "lane", -1500))
 	c.requireOnce(t)
 	harness.Eventually(t, patience, "the lag of a fire is noted", func() bool {
-		return metricOf(t, s, `queen_timers_fire_lag_seconds_count`) == 1 && metricOf(t, s, `queen_timers_fire_lag_seconds_sum`) >= 1.5
+		return metricOf(t, s, `queen_timers_lateness_seconds_count`) == 1 && metricOf(t, s, `queen_timers_lateness_seconds_sum`) >= 1.5
 	})
 	a, err := c.Call(t.Context(), http.MethodGet, "/metrics/prometheus", nil)
 	require.NoError(t, err)

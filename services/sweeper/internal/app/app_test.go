@@ -83,7 +83,7 @@ func TestSweeperFiresAndStops(t *testing.T) {
 	b.schedule("k")
 	require.Eventually(t, func() bool {
 		_, metrics := p.Get("/metrics")
-		return strings.Contains(metrics, "\nqueen_timers_fire_lag_seconds_count 1\n")
+		return strings.Contains(metrics, "\nqueen_timers_lateness_seconds_count 1\n")
 	}, workertest.Patience, time.Millisecond)
 	require.False(t, b.pending())
 	require.NoError(t, p.Stop())
@@ -96,7 +96,7 @@ func TestMetricsAreThereBeforeAnythingHappened(t *testing.T) {
 	require.Eventually(t, func() bool { // the first prune has to have been made
 		_, metrics := p.Get("/metrics")
 		for _, family := range []string{
-			"queen_timers_due", "queen_timers_oldest_late_seconds", "queen_timers_fire_lag_seconds_count 0\n", `queen_timers_fired_total{`,
+			"queen_timers_due", "queen_timers_oldest_late_seconds", "queen_timers_lateness_seconds_count 0\n", `queen_timers_fired_total{`,
 			"queen_kv_expired_not_pruned", "queen_kv_expiry_lag_seconds", "queen_sweeper_", "queen_mesh_members", "queen_db_pool_size",
 		} {
 			if !strings.Contains(metrics, "\n"+family) {

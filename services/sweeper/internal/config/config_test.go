@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},
-		Metrics: collector.Config{Flush: time.Minute},
+		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
 	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/phases"
 )
 
 const (
@@ -58,6 +59,8 @@ type Deps struct {
 	Log    *slog.Logger
 	Meter  metric.Meter
 	Tracer trace.Tracer
+	// Phases count beside the phases of others; nil: nobody does.
+	Phases *phases.Recorder
 }
 
 // Shed says what is left out.
@@ -85,6 +88,7 @@ type Upkeep struct {
 	log     *slog.Logger
 	metrics *metrics
 	tracer  trace.Tracer
+	phases  *phases.Recorder
 	errors  logging.Quiet
 
 	prune, rollup phase
@@ -97,6 +101,7 @@ type Upkeep struct {
 // phase is one of the two things, and its gate.
 type phase struct {
 	name string
+	kind phases.Phase
 	gate gate
 	off  bool // its procedure is missing
 }
@@ -108,9 +113,9 @@ func New(cfg Config, deps Deps) (*Upkeep, error) {
 		return nil, fmt.Errorf("create the metrics of keys: %w", err)
 	}
 	return &Upkeep{
-		cfg: cfg, db: deps.Store, log: deps.Log, metrics: m, tracer: deps.Tracer, errors: logging.Quiet{Every: errorQuiet},
-		prune:  phase{name: PhasePrune, gate: gate{every: cfg.ExpireEvery, most: cfg.IdleMax}},
-		rollup: phase{name: PhaseRollup, gate: gate{every: cfg.UsageEvery, most: cfg.IdleMax}},
+		cfg: cfg, db: deps.Store, log: deps.Log, metrics: m, tracer: deps.Tracer, phases: deps.Phases, errors: logging.Quiet{Every: errorQuiet},
+		prune:  phase{name: PhasePrune, kind: phases.Prune, gate: gate{every: cfg.ExpireEvery, most: cfg.IdleMax}},
+		rollup: phase{name: PhaseRollup, kind: phases.Rollup, gate: gate{every: cfg.UsageEvery, most: cfg.IdleMax}},
 	}, nil
 }
 
@@ -196,6 +201,7 @@ func (u *Upkeep) open(ctx context.Context, p *phase, now time.Time, shed bool) b
 	p.gate.pass(now, u.empty > u.cfg.IdleAfter)
 	if shed {
 		u.metrics.ran(ctx, p.name, outcomeShed, 0)
+		u.phases.Skipped(ctx, p.kind)
 		return false
 	}
 	return true

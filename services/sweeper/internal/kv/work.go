@@ -11,6 +11,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/phases"
 )
 
 // expire prunes until nothing is left, or for the given time; 0 is no limit. A call that
@@ -25,10 +26,14 @@ func (u *Upkeep) expire(ctx context.Context, shards []int16, limit time.Duration
 			return store.KVExpired{Deleted: sum}, u.failed(ctx, &u.prune, began, err)
 		}
 		u.metrics.expired(ctx, out)
+		u.phases.Rows(ctx, phases.Prune, out.Deleted)
 		sum += out.Deleted
 		more = !out.Done && out.Deleted > 0 && (limit == 0 || time.Since(began) < limit)
 	}
 	u.found = sum > 0 || out.Unpruned > 0
+	if sum == 0 && out.Unpruned > 0 {
+		u.phases.Locked(ctx, phases.Prune)
+	}
 	u.done(ctx, &u.prune, began, slog.Int("pruned", sum), slog.Int("unpruned", out.Unpruned))
 	out.Deleted = sum
 	return out, nil
@@ -55,6 +60,7 @@ func (u *Upkeep) measure(ctx context.Context, shards []int16) (store.KVUsage, er
 		return usage, u.failed(ctx, &u.rollup, began, err)
 	}
 	u.metrics.measured(usage)
+	u.phases.Rows(ctx, phases.Rollup, len(usage.Tenants))
 	sizes, err := u.db.SweepTables(ctx)
 	if err != nil {
 		return usage, u.failed(ctx, &u.rollup, began, err)
@@ -67,6 +73,7 @@ func (u *Upkeep) measure(ctx context.Context, shards []int16) (store.KVUsage, er
 func (u *Upkeep) done(ctx context.Context, p *phase, began time.Time, attrs ...slog.Attr) {
 	elapsed := time.Since(began)
 	u.metrics.ran(ctx, p.name, outcomeDone, elapsed)
+	u.phases.Took(p.kind, elapsed)
 	u.log.LogAttrs(ctx, slog.LevelDebug, "upkeep of keys made",
 		append(attrs, slog.String("phase", p.name), slog.Duration(logging.KeyElapsed, elapsed))...)
 }

@@ -102,6 +102,7 @@ func (s *Sweeper) timedDrain(ctx context.Context) *drain {
 func (s *Sweeper) pause(ctx context.Context, r rest) {
 	s.metrics.slept(ctx, r)
 	now := time.Now()
+	defer func() { s.metrics.phases.Slept(time.Since(now)) }()
 	wake, least := now.Add(s.cfg.sleep(r)), now.Add(s.cfg.least(r))
 	if at, ok := s.upkeep.Next(); ok && at.Before(wake) && !r.missed {
 		wake = at

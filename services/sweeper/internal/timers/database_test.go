@@ -563,11 +563,14 @@ func TestMetrics(t *testing.T) {
 		"queen.timers.due", "queen.timers.due_capped", "queen.timers.oldest_late", "queen.timers.claimed", "queen.timers.fired result=fired",
 		"queen.timers.fired result=stale", "queen.timers.fired result=duplicate", "queen.timers.fire_failures class=transient",
 		"queen.timers.fire_failures class=permanent", "queen.timers.fire_failures class=configuration", "queen.timers.fire_failures class=lost",
-		"queen.timers.dlq", "queen.timers.isolations", "queen.sweeper.cycles", "queen.sweeper.probes",
+		"queen.timers.dlq", "queen.timers.poisoned", "queen.timers.isolations", "queen.timers.fire_lag_tenants_dropped", "queen.sweeper.cycles", "queen.sweeper.probes",
 		"queen.sweeper.empty_claims", "queen.sweeper.sleeps band=idle", "queen.sweeper.sleeps band=work", "queen.sweeper.sleeps band=next",
 		"queen.sweeper.sleeps band=empty_claim", "queen.sweeper.pressure", "queen.kv.expired_not_pruned", "queen.kv.expiry_lag",
 		"queen.kv.pruned", "queen.kv.usage.tenants", "queen.kv.usage.sampled", "queen.sweeper.upkeep outcome=shed,phase=prune",
 		"queen.sweeper.upkeep.off phase=rollup", "queen.sweeper.table.size table=kv", "queen.sweeper.table.dead_rows table=log_timers",
+		"queen.sweeper.cycle phase=fire", "queen.sweeper.cycle phase=prune", "queen.sweeper.cycle phase=rollup", "queen.sweeper.sleep",
+		"queen.sweeper.rows phase=fire", "queen.sweeper.phase_skipped phase=fire", "queen.sweeper.skip_locked phase=prune",
+		"queen.timers.fire_lag quantile=0.99,tenant=" + store.DefaultTenant().String(),
 	} {
 		require.Contains(t, idle, name, "exposed when idle")
 		require.Zero(t, idle[name], name)
@@ -586,7 +589,7 @@ func TestMetrics(t *testing.T) {
 	got := series(t, reader)
 	tenant := " tenant=" + store.DefaultTenant().String()
 	for name, want := range map[string]float64{
-		"queen.timers.claimed": 31, "queen.timers.fired result=fired": 30, "queen.timers.fire_lag": 30, "queen.timers.fire_failures class=permanent": 1,
+		"queen.timers.claimed": 31, "queen.timers.fired result=fired": 30, "queen.timers.lateness": 30, "queen.timers.poisoned": 1, "queen.sweeper.rows phase=fire": 31, "queen.sweeper.rows phase=prune": 5, "queen.sweeper.rows phase=rollup": 1, "queen.timers.fire_failures class=permanent": 1,
 		"queen.timers.dlq": 1, "queen.timers.due": 0, "queen.kv.pruned": 5, "queen.kv.expired_not_pruned": 0,
 		"queen.kv.usage.tenants": 1, "queen.timers.usage.rows" + tenant: 1, "queen.timers.usage.bytes" + tenant: 5,
 		"queen.kv.usage.rows" + tenant: 0, "queen.kv.usage.ratio" + tenant: 0, "queen.sweeper.upkeep outcome=done,phase=rollup": 1,

@@ -9,6 +9,7 @@ import (
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/phases"
 )
 
 // The classes of failures, as metrics name them.
@@ -66,6 +67,7 @@ func (d *drain) refused(ctx context.Context, timers []*held, err error) {
 	d.complain(ctx, "timers cannot be fired", len(timers), err)
 	d.countFailed(ctx, classPermanent, len(timers))
 	if exhausted := d.blame(ctx, timers, err); len(exhausted) > 0 {
+		d.metrics.poisoned.Add(ctx, int64(len(exhausted)))
 		d.deadLetter(ctx, timers, exhausted, err)
 	}
 }
@@ -135,6 +137,7 @@ func (d *drain) deadLetter(ctx context.Context, timers []*held, exhausted []stor
 			continue
 		}
 		d.metrics.deadLettered.Add(ctx, 1)
+		d.metrics.phases.Rows(ctx, phases.Fire, 1)
 		d.count(func(sum *Report) { sum.DeadLettered++ })
 		d.log.WarnContext(ctx, "timer was dead-lettered", slog.String(logging.KeyTenant, e.Tenant.String()),
 			slog.String(logging.KeyQueue, e.Queue), slog.String("timer_key", e.Key), slog.Int(logging.KeyAttempt, e.Attempts), logging.Err(cause))

@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/phases"
 )
 
 // fireAll fires volleys one after the other. When the drain is stopped, or the database
@@ -69,7 +70,7 @@ func (d *drain) fired(ctx context.Context, v volley, verdicts []store.FireVerdic
 			continue
 		}
 		for _, h := range s.timers {
-			d.metrics.lag(ctx, h.late(now))
+			d.metrics.lag(ctx, s.Tenant, h.late(now))
 		}
 		d.delivered(ctx, len(s.timers))
 		d.count(func(sum *Report) { sum.Segments++ })
@@ -88,6 +89,7 @@ func (d *drain) fired(ctx context.Context, v volley, verdicts []store.FireVerdic
 
 func (d *drain) delivered(ctx context.Context, n int) {
 	d.metrics.fired(ctx, resultFired, n)
+	d.metrics.phases.Rows(ctx, phases.Fire, n)
 	d.count(func(sum *Report) { sum.Fired += n })
 }
 

@@ -6,10 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/sweeper/internal/lateness"
+	"github.com/queenmq/queen/services/sweeper/internal/phases"
 )
 
 const (
@@ -25,8 +28,10 @@ const (
 type metrics struct {
 	cycles, probes, emptyClaims, sleeps metric.Int64Counter
 	claims, fires, failures             metric.Int64Counter
-	deadLettered, isolations            metric.Int64Counter
+	deadLettered, isolations, poisoned  metric.Int64Counter
 	lags, durations, turns              metric.Float64Histogram
+	tenants                             *lateness.Recorder
+	phases                              *phases.Recorder
 
 	// What the gauges show.
 	dueNow, oldest atomic.Int64 // timers; nanoseconds
@@ -34,8 +39,14 @@ type metrics struct {
 	dueCapped, off atomic.Bool
 }
 
-func newMetrics(meter metric.Meter) (*metrics, error) {
+func newMetrics(meter metric.Meter) (_ *metrics, err error) {
 	m := &metrics{}
+	if m.phases, err = phases.New(meter); err != nil {
+		return nil, err
+	}
+	if m.tenants, err = lateness.New(meter); err != nil {
+		return nil, err
+	}
 	var errs []error
 	for _, c := range []struct {
 		to         *metric.Int64Counter
@@ -49,6 +60,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		{&m.fires, "queen.timers.fired", "Timers by the answer of their fire: fired, stale, duplicate."},
 		{&m.failures, "queen.timers.fire_failures", "Timers whose fire failed: transient, permanent, configuration, lost (no answer, and not fired)."},
 		{&m.deadLettered, "queen.timers.dlq", "Timers moved among the dead letters."},
+		{&m.poisoned, "queen.timers.poisoned", "Timers that used up their attempts: each becomes a dead letter, or is tried once more where that fails."},
 		{&m.isolations, "queen.timers.isolations", "Fires that failed for good and were repeated piece by piece."},
 	} {
 		var err error
@@ -56,7 +68,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		errs = append(errs, err)
 	}
 	var err1, err2, err3 error
-	m.lags, err1 = meter.Float64Histogram("queen.timers.fire_lag", metric.WithUnit("s"),
+	m.lags, err1 = meter.Float64Histogram("queen.timers.lateness", metric.WithUnit("s"),
 		metric.WithDescription("How late timers were fired, from the instant they were scheduled for to the commit."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2.5,
 			5, 10, 20, 30, 60, 120, 300, 900, 3600, 14400))
@@ -77,7 +89,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 // zero makes every series exist from the start: what appears with its first
 // increment has no rate.
 func (m *metrics) zero(ctx context.Context) {
-	for _, c := range []metric.Int64Counter{m.cycles, m.probes, m.emptyClaims, m.claims, m.deadLettered, m.isolations} {
+	for _, c := range []metric.Int64Counter{m.cycles, m.probes, m.emptyClaims, m.claims, m.deadLettered, m.poisoned, m.isolations} {
 		c.Add(ctx, 0)
 	}
 	for _, result := range []string{resultFired, resultStale, resultDuplicate} {
@@ -137,7 +149,10 @@ func (m *metrics) failed(ctx context.Context, class string, n int) {
 	m.failures.Add(ctx, int64(n), metric.WithAttributes(classKey.String(class)))
 }
 
-func (m *metrics) lag(ctx context.Context, late time.Duration) { m.lags.Record(ctx, late.Seconds()) }
+func (m *metrics) lag(ctx context.Context, tenant uuid.UUID, late time.Duration) {
+	m.lags.Record(ctx, late.Seconds())
+	m.tenants.Fired(ctx, tenant, late)
+}
 
 func (m *metrics) took(ctx context.Context, elapsed time.Duration) {
 	m.durations.Record(ctx, elapsed.Seconds())
@@ -146,6 +161,7 @@ func (m *metrics) took(ctx context.Context, elapsed time.Duration) {
 // turned notes how long a cycle took.
 func (m *metrics) turned(ctx context.Context, elapsed time.Duration) {
 	m.turns.Record(ctx, elapsed.Seconds())
+	m.phases.Took(phases.Fire, elapsed)
 }
 
 // slept notes the end of a cycle.
@@ -155,5 +171,9 @@ func (m *metrics) slept(ctx context.Context, r rest) {
 	m.pressure.Store(int64(r.pressure))
 	if r.missed {
 		m.emptyClaims.Add(ctx, 1)
+		m.phases.Locked(ctx, phases.Fire)
+	}
+	if r.off {
+		m.phases.Skipped(ctx, phases.Fire)
 	}
 }

@@ -89,7 +89,7 @@ func newSweeper(cfg Config, deps Deps, db database) (*Sweeper, error) {
 	s.upkeep, err = kv.New(kv.Config{
 		ExpireEvery: cfg.ExpireEvery, ExpireBatch: cfg.ExpireBatch, UsageEvery: cfg.UsageEvery,
 		IdleMax: cfg.IdleMaxSleep, IdleAfter: cfg.IdleAfterCycles,
-	}, kv.Deps{Store: s.db, Log: deps.Log, Meter: deps.Meter, Tracer: s.tracer})
+	}, kv.Deps{Store: s.db, Log: deps.Log, Meter: deps.Meter, Tracer: s.tracer, Phases: m.phases})
 	return s, err
 }
 
