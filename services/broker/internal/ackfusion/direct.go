@@ -7,6 +7,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
 
@@ -15,12 +16,13 @@ import (
 type Direct struct {
 	Store     Store
 	Admission *admission.Gate
+	Batches   *batches.Recorder
 	// Deadline is how long a request may start another attempt (default 10 s).
 	Deadline time.Duration
 }
 
 // Ack is Fuser.Ack.
-func (d *Direct) Ack(ctx context.Context, batches []store.AckRow) ([]Verdict, error) {
+func (d *Direct) Ack(ctx context.Context, rows []store.AckRow) ([]Verdict, error) {
 	release, err := d.Admission.Acquire(ctx, admission.Ack)
 	if err != nil {
 		return nil, err
@@ -28,9 +30,9 @@ func (d *Direct) Ack(ctx context.Context, batches []store.AckRow) ([]Verdict, er
 	defer release()
 	ctx = context.WithoutCancel(ctx)
 	deadline := time.Now().Add(cmp.Or(d.Deadline, DeadlineDefault))
-	verdicts := make([]Verdict, len(batches))
-	for i := range batches {
-		verdicts[i] = d.commit(ctx, deadline, batches[i:i+1])
+	verdicts := make([]Verdict, len(rows))
+	for i := range rows {
+		verdicts[i] = d.commit(ctx, deadline, rows[i:i+1])
 	}
 	return verdicts, nil
 }
@@ -39,7 +41,9 @@ func (d *Direct) commit(ctx context.Context, deadline time.Time, batch []store.A
 	var out []store.AckOutcome
 	err := retry.Do(ctx, deadline, func(ctx context.Context) error {
 		var err error
+		began := time.Now()
 		out, err = d.Store.AckWhole(ctx, batch, true)
+		d.Batches.Fired(ctx, batches.Ack, len(batch), time.Since(began))
 		return err
 	})
 	switch {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
@@ -91,6 +92,7 @@ const (
 type Deps struct {
 	Store     Store
 	Admission *admission.Gate
+	Batches   *batches.Recorder
 	// Riders has waiting pops claim along; nil: they claim afterwards.
 	Riders Riders
 	Meter  metric.Meter

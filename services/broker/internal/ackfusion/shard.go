@@ -12,6 +12,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
@@ -173,24 +174,26 @@ func (s *shard) commit(ctx context.Context, rows []*row) {
 
 // call moves the cursors. Pops that wait for the lanes ride along.
 func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, handed []int, err error) {
-	batches := make([]store.AckRow, len(rows))
+	moves := make([]store.AckRow, len(rows))
 	for i, r := range rows {
-		batches[i] = r.batch
+		moves[i] = r.batch
 	}
 	var rides Rides
 	if s.Riders != nil {
-		rides = s.Riders.Board(batches)
+		rides = s.Riders.Board(moves)
 	}
 	ctx, span := startFlush(ctx, rows, rides)
 	defer span.End()
 	var served [][]store.PopServed
 	err = retry.Do(ctx, time.Now().Add(s.cfg.Deadline), func(ctx context.Context) error {
 		var err error
+		began := time.Now()
 		if rides == nil {
-			out, err = s.Store.AckWhole(ctx, batches, len(rows) == 1)
+			out, err = s.Store.AckWhole(ctx, moves, len(rows) == 1)
 		} else {
-			out, served, err = s.Store.AckAndPop(ctx, batches, len(rows) == 1, rides.Pops())
+			out, served, err = s.Store.AckAndPop(ctx, moves, len(rows) == 1, rides.Pops())
 		}
+		s.Batches.Fired(ctx, batches.Ack, len(moves), time.Since(began))
 		return err
 	})
 	if rides != nil {

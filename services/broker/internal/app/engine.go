@@ -21,6 +21,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/ackfusion"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/announce"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
@@ -37,6 +38,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/push"
 	"github.com/queenmq/queen/services/broker/internal/registry"
 	"github.com/queenmq/queen/services/broker/internal/replies"
+	"github.com/queenmq/queen/services/broker/internal/scrape"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -73,12 +75,16 @@ type shared struct {
 	marks     *dedup.Cache       // nil when switched off
 	registry  *registry.Registry // of the batches that pops have delivered under leases
 	counters  *collector.Counters
+	batches   *batches.Recorder
 	lookout   *lookout.Lookout
 }
 
 func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *slog.Logger) (*shared, error) {
 	s := &shared{store: store.New(db), hub: wake.NewHub(), ids: mint.NewSource(), counters: collector.NewCounters(collector.QueuesDefault)}
 	var err error
+	if s.batches, err = batches.New(tel.Meters.Meter(serviceName + "/batches")); err != nil {
+		return nil, err
+	}
 	if s.packer, err = segment.NewPacker(cfg.Engine.ZstdLevel); err != nil {
 		return nil, err
 	}
@@ -168,6 +174,13 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, err
 	}
+	err = scrape.Register(scrape.Config{MaxQueues: cfg.Metrics.MaxQueues}, scrape.Deps{
+		Store: s.store, Waiting: s.counters.Waiting,
+		Meter: tel.Meters.Meter(serviceName + "/scrape"), Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	return e, e.join(cfg, db, tel, log)
 }
 
@@ -212,7 +225,7 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 	fuser, err := fusion.New(fusion.Config{
 		Shards: cfg.Fusion.Shards, MaxInflight: cfg.Fusion.MaxInflight, BundleMax: cfg.Fusion.BundleMax,
 	}, fusion.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: s.marks,
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: s.marks, Batches: s.batches,
 		Meter: tel.Meters.Meter(serviceName + "/fusion"), Logger: log,
 	})
 	if err != nil {
@@ -230,14 +243,14 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 	if cfg.PopFusion.Enabled {
 		var err error
 		fuser, err = popfusion.New(popfusion.Config{MaxClaims: cfg.PopFusion.MaxClaims, MaxPace: cmp.Or(cfg.PopFusion.MaxPace, -1)}, popfusion.Deps{
-			Store: s.store, Admission: s.gate, Meter: tel.Meters.Meter(serviceName + "/popfusion"),
+			Store: s.store, Admission: s.gate, Batches: s.batches, Meter: tel.Meters.Meter(serviceName + "/popfusion"),
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
-		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Fusion: fuser, Registry: s.registry,
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Batches: s.batches, Fusion: fuser, Registry: s.registry,
 		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters, OnPark: s.lookout.Kick, Suspended: s.modes.PopMaintenance,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
@@ -245,10 +258,10 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 
 // newAck builds the ack path. What acks share is in the fuser.
 func newAck(cfg *config.Config, s *shared, pops *pop.Service, tel *telemetry.Telemetry, log *slog.Logger) (*ack.Service, error) {
-	var batches ack.Batches = &ackfusion.Direct{Store: s.store, Admission: s.gate}
+	var batches ack.Batches = &ackfusion.Direct{Store: s.store, Admission: s.gate, Batches: s.batches}
 	if cfg.Acks.Fusion {
 		fuser, err := ackfusion.New(ackfusion.Config{Shards: cfg.Acks.FusionShards, Hold: cfg.Acks.FusionHold}, ackfusion.Deps{
-			Store: s.store, Admission: s.gate, Riders: pops, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
+			Store: s.store, Admission: s.gate, Batches: s.batches, Riders: pops, Meter: tel.Meters.Meter(serviceName + "/ackfusion"), Logger: log,
 		})
 		if err != nil {
 			return nil, err

@@ -50,7 +50,9 @@ func newKeys(ctx context.Context, cfg *config.Config, e *engine, tel *telemetry.
 			k.db.Close()
 		}
 	}()
-	if err = k.db.ObservePool(tel.Meters.Meter(serviceName), "queen.kv_pool"); err != nil {
+	err = k.db.ObserveStates(tel.Meters.Meter(serviceName), "queen.kv_pool",
+		"Connections of the pool for keys and timers, and callers waiting for one, by state.")
+	if err != nil {
 		return nil, err
 	}
 	k.store = store.New(k.db.DB)
@@ -70,7 +72,7 @@ func newKeys(ctx context.Context, cfg *config.Config, e *engine, tel *telemetry.
 	}
 	// What rides in transactions is charged to the same quotas. It uses the
 	// connections of the transactions.
-	e.transactions.Quota, e.transactions.Timers = k.quotas, k.edge
+	e.transactions.Quota, e.transactions.Timers, e.transactions.KeysCarried = k.quotas, k.edge, k.service.Carried
 	return k, nil
 }
 

@@ -62,7 +62,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
 		},
 		Timers:  config.Timers{MaxPayloadBytes: 1 << 20, MaxHorizonS: 7776000, MaxOps: 256},
-		Metrics: collector.Config{Flush: time.Minute},
+		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},

@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
@@ -97,6 +98,7 @@ type Deps struct {
 	Admission *admission.Gate
 	Announcer Announcer
 	Marks     Marks // nil vouches for nothing
+	Batches   *batches.Recorder
 	Meter     metric.Meter
 	Logger    *slog.Logger
 }

@@ -16,7 +16,7 @@ import (
 
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
 type metrics struct {
-	calls, fired                           metric.Int64Counter
+	calls                                  metric.Int64Counter
 	perSegment, perBundle                  metric.Int64Histogram
 	committed, aborted, ambiguous, refused []metric.AddOption
 }
@@ -29,11 +29,7 @@ func newMetrics(meter metric.Meter) (m *metrics, err error) {
 		metric.WithDescription("Database calls of pushes by outcome.")); err != nil {
 		return nil, err
 	}
-	if m.fired, err = meter.Int64Counter("queen.batch.items_fired",
-		metric.WithDescription("Messages that were submitted to the database, repeats included.")); err != nil {
-		return nil, err
-	}
-	if m.perSegment, err = meter.Int64Histogram("queen.fusion.items_per_batch",
+	if m.perSegment, err = meter.Int64Histogram("queen.fusion.items_per_segment",
 		metric.WithDescription("Messages of a submitted segment."),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000)); err != nil {
 		return nil, err
@@ -62,7 +58,6 @@ func (m *metrics) call(ctx context.Context, segments []store.PushSegment, err er
 	m.calls.Add(ctx, 1, label...)
 	m.perBundle.Record(ctx, int64(len(segments)))
 	for i := range segments {
-		m.fired.Add(ctx, int64(segments[i].Count))
 		m.perSegment.Record(ctx, int64(segments[i].Count))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
@@ -194,11 +195,14 @@ func (w *writer) read(cold []*flight) (marked []*flight) {
 }
 
 func (w *writer) call(flights []*flight, wait store.LockWait) ([]store.PushVerdict, error) {
-	segments := make([]store.PushSegment, len(flights))
+	segments, messages := make([]store.PushSegment, len(flights)), 0
 	for i, fl := range flights {
 		segments[i], fl.submitted, fl.marked = fl.segment, true, false
+		messages += fl.segment.Count
 	}
+	began := time.Now()
 	verdicts, err := w.Store.PushBundle(w.ctx, segments, wait)
+	w.Batches.Fired(w.ctx, batches.Push, messages, time.Since(began))
 	if err == nil {
 		w.Admission.Commit()
 	}

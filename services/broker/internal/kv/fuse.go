@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -45,6 +46,8 @@ type fuser struct {
 	store   Store
 	flights int
 	seed    maphash.Seed
+
+	coalesced atomic.Int64 // operations that went along with another
 
 	mu      sync.Mutex
 	flying  int
@@ -153,6 +156,7 @@ func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage
 		err = distribute(results, all)
 	}
 	if err == nil {
+		f.coalesced.Add(int64(len(all) - 1))
 		return
 	}
 	if repeatable(err) {

@@ -72,11 +72,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg.ShedAfter = ShedAfterDefault
 	}
 	s := &Service{cfg: cfg, store: deps.Store, gate: deps.Gate, shed: shed{after: int64(cfg.ShedAfter)}}
+	coalesced := func() int64 { return 0 }
 	if cfg.Flights >= 0 {
 		s.fuser = newFuser(deps.Store, cmp.Or(cfg.Flights, FlightsDefault))
+		coalesced = s.fuser.coalesced.Load
 	}
 	var err error
-	s.metrics, err = newMetrics(deps.Meter, &s.shed)
+	s.metrics, err = newMetrics(deps.Meter, &s.shed, coalesced)
 	return s, err
 }
 
@@ -121,7 +123,13 @@ func (s *Service) Apply(ctx context.Context, tenant uuid.UUID, ops json.RawMessa
 		s.refund(charge, err)
 	}
 	s.metrics.done(in.kinds, outcomeOf(answer, err), time.Since(began))
+	s.metrics.moved(len(ops), len(answer.Results))
 	return answer, err
+}
+
+// Carried counts operations that a transaction has carried out.
+func (s *Service) Carried(ops int) {
+	s.metrics.operations.Add(context.Background(), int64(ops), s.metrics.carried...)
 }
 
 // call has the database carry out operations, single ones together with others.

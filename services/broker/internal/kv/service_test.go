@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/queenmq/queen/pkg/logtest"
@@ -66,10 +67,15 @@ func (quotas) KVQuotas(context.Context, int) ([]store.KVQuota, error) {
 
 func newService(t testing.TB, cfg kv.Config, st kv.Store, of quota.Store) *kv.Service {
 	t.Helper()
+	return newMeasuredService(t, cfg, st, of, noop.Meter{})
+}
+
+func newMeasuredService(t testing.TB, cfg kv.Config, st kv.Store, of quota.Store, meter metric.Meter) *kv.Service {
+	t.Helper()
 	gate, err := quota.New(quota.Config{}, quota.Deps{Store: of, Meter: noop.Meter{}, Logger: logtest.New(t)})
 	require.NoError(t, err)
 	require.NoError(t, gate.Start(t.Context()))
-	s, err := kv.New(cfg, kv.Deps{Store: st, Gate: gate, Meter: noop.Meter{}})
+	s, err := kv.New(cfg, kv.Deps{Store: st, Gate: gate, Meter: meter})
 	require.NoError(t, err)
 	return s
 }

@@ -122,6 +122,8 @@ func (p *poll) gather(ctx context.Context, window time.Duration, g *gathering) b
 	defer end.Stop()
 	look := time.NewTicker(min(max(window/holdLooks, minHoldLook), maxHoldLook))
 	defer look.Stop()
+	began := time.Now()
+	defer func() { p.metrics.held(ctx, time.Since(began)) }()
 	for {
 		select {
 		case <-end.C:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -29,6 +30,8 @@ func (o outcome) String() string {
 type metrics struct {
 	requests, claims, messages metric.Int64Counter
 	rechecks                   metric.Int64Counter
+	fills, fillMicros          metric.Int64Counter // waits for batches to fill
+	targeted, wildcard         metric.Int64Counter
 	checked                    [outcomes][]metric.AddOption
 	labels                     [routes][outcomes][]metric.AddOption
 	route                      [routes][]metric.AddOption
@@ -60,7 +63,35 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 		}))
 	m.rechecks, errs[4] = meter.Int64Counter("queen.pop.rechecks",
 		metric.WithDescription("Statements on behalf of all parked pops, by whether they failed."))
-	return m, errors.Join(errs[:]...)
+	return m, errors.Join(append(errs[:], m.ways(meter))...)
+}
+
+// ways are the counters of how pops came to their messages, shown from the start: what
+// appears with its first increment has no rate.
+func (m *metrics) ways(meter metric.Meter) error {
+	var errs []error
+	for _, c := range []struct {
+		to         *metric.Int64Counter
+		name, help string
+	}{
+		{&m.fills, "queen.pop.fill_wait", "Pops held back for their batch to fill (minPopWaitTime)."},
+		{&m.fillMicros, "queen.pop.fill_wait_microseconds", "Microseconds that they were held back."},
+		{&m.targeted, "queen.pop.targeted", "Pops of one partition, named by the client."},
+		{&m.wildcard, "queen.pop.wildcard", "Pops of a queue, a namespace or a task."},
+	} {
+		var err error
+		if *c.to, err = meter.Int64Counter(c.name, metric.WithDescription(c.help)); err == nil {
+			(*c.to).Add(context.Background(), 0)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// held counts a pop that was held back for so long.
+func (m *metrics) held(ctx context.Context, took time.Duration) {
+	m.fills.Add(ctx, 1)
+	m.fillMicros.Add(ctx, took.Microseconds())
 }
 
 func (m *metrics) answered(ctx context.Context, r Route, messages int, err error) outcome {
@@ -77,6 +108,11 @@ func (m *metrics) answered(ctx context.Context, r Route, messages int, err error
 		o = failed
 	}
 	m.requests.Add(ctx, 1, m.labels[r][o]...)
+	if r == Specific {
+		m.targeted.Add(ctx, 1)
+	} else {
+		m.wildcard.Add(ctx, 1)
+	}
 	return o
 }
 

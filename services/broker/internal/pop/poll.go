@@ -11,6 +11,7 @@ import (
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 )
@@ -91,7 +92,9 @@ func (p *poll) take(ctx context.Context, call func(ctx context.Context, args sto
 			return err
 		}
 		var err error
+		began := time.Now()
 		claimed, err = call(ctx, args)
+		p.Batches.Fired(ctx, batches.Pop, messagesOf(claimed), time.Since(began))
 		return err
 	})
 	p.metrics.claimed(ctx, p.req.Route, len(claimed), err)
@@ -102,6 +105,13 @@ func (p *poll) take(ctx context.Context, call func(ctx context.Context, args sto
 		p.Admission.Commit()
 	}
 	return p.deliver(ctx, claimed)
+}
+
+func messagesOf(claimed []store.Popped) (n int) {
+	for i := range claimed {
+		n += claimed[i].Messages()
+	}
+	return n
 }
 
 // deliver renders what was claimed.

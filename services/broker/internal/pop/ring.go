@@ -255,7 +255,7 @@ func (p *poll) took(v *hotlist.Verdict, claimed []store.Popped) {
 	}
 	for i := range claimed {
 		if claimed[i].Partition == v.Partition {
-			v.PartitionID, v.BatchEnd, v.Count = claimed[i].PartitionID, batchEnd(&claimed[i]), messages(&claimed[i])
+			v.PartitionID, v.BatchEnd, v.Count = claimed[i].PartitionID, batchEnd(&claimed[i]), claimed[i].Messages()
 		}
 	}
 }
@@ -264,14 +264,6 @@ func (p *poll) took(v *hotlist.Verdict, claimed []store.Popped) {
 func batchEnd(c *store.Popped) int64 {
 	last := &c.Segments[len(c.Segments)-1]
 	return last.Base + int64(last.Start+last.Take) - 1
-}
-
-// messages counts what was claimed of a partition.
-func messages(c *store.Popped) (n int) {
-	for i := range c.Segments {
-		n += c.Segments[i].Take
-	}
-	return n
 }
 
 // groupKey is a group of a queue.

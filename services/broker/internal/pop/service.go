@@ -17,6 +17,7 @@ import (
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
@@ -86,6 +87,7 @@ type Deps struct {
 	Lanes     *lanes.Memo
 	// HotList serves queue-wide pops from memory; nil: the database searches.
 	HotList *hotlist.List
+	Batches *batches.Recorder
 	// Fusion lets pops of one lane share transactions; nil: each has its own.
 	Fusion *popfusion.Fuser
 	// Registry remembers leased batches for their acks. It may be nil.

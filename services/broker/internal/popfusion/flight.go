@@ -10,6 +10,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/retry"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
@@ -80,7 +81,9 @@ func (f *flight) claim(ctx context.Context) {
 	var served []store.PopServed
 	err := retry.Do(ctx, started.Add(patience), func(ctx context.Context) error {
 		var err error
+		began := time.Now()
 		served, err = f.Store.PopMulti(ctx, m)
+		f.Batches.Fired(ctx, batches.Pop, taken(served), time.Since(began))
 		return err
 	})
 	lasted := time.Since(started)
@@ -114,7 +117,7 @@ func (f *flight) startFlush(ctx context.Context) (context.Context, trace.Span) {
 
 // tell gives everybody what was claimed for him.
 func (f *flight) tell(ctx context.Context, served []store.PopServed, lasted time.Duration) {
-	lanes, took := 0, 0
+	lanes, took := 0, taken(served)
 	for i, t := range f.tickets {
 		s := &served[i]
 		if len(s.Segments) == 0 {
@@ -122,9 +125,6 @@ func (f *flight) tell(ctx context.Context, served []store.PopServed, lasted time
 			continue
 		}
 		lanes++
-		for j := range s.Segments {
-			took += s.Segments[j].Take
-		}
 		t.settle(Outcome{State: Served, Served: *s}, nil)
 	}
 	if lanes > 0 {
@@ -133,6 +133,14 @@ func (f *flight) tell(ctx context.Context, served []store.PopServed, lasted time
 	}
 	f.flew(lanes > 0)
 	f.metrics.landed(ctx, lanes, len(f.tickets)-lanes)
+}
+
+// taken is how many messages were claimed.
+func taken(served []store.PopServed) (messages int) {
+	for i := range served {
+		messages += served[i].Messages()
+	}
+	return messages
 }
 
 func settle(tickets []*ticket, o Outcome, err error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/admission"
+	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
@@ -94,6 +95,7 @@ const (
 type Deps struct {
 	Store     Store
 	Admission *admission.Gate
+	Batches   *batches.Recorder
 	Meter     metric.Meter
 }
 

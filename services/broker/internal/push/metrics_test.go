@@ -36,7 +36,6 @@ func TestItemsAndCallsAreCountedByOutcome(t *testing.T) {
 	require.Equal(t, map[string]int64{
 		"queen.push.items status=queued":     2,
 		"queen.push.items status=duplicate":  1,
-		"queen.batch.items_fired ":           5,
 		"queen.push.calls outcome=ambiguous": 1,
 		"queen.push.calls outcome=committed": 2,
 	}, got)

@@ -81,8 +81,10 @@ type Deps struct {
 	Lanes     *lanes.Memo         // names the queues for them
 	Quota     Quota
 	Timers    Timers
-	Meter     metric.Meter
-	Logger    *slog.Logger
+	// KeysCarried hears how many operations on keys a bundle has committed. It may be nil.
+	KeysCarried func(ops int)
+	Meter       metric.Meter
+	Logger      *slog.Logger
 }
 
 // Service runs transactions. It is safe for concurrent use.
@@ -159,6 +161,9 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 	b.remember(out.Pushes)
 	b.count()
 	b.metrics.carried(ctx, b.riders)
+	if b.riders != nil && b.KeysCarried != nil {
+		b.KeysCarried(b.riders.keys.Ops)
+	}
 	b.complete(ctx, &out)
 	return b.committed(&out)
 }

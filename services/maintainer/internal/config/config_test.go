@@ -43,7 +43,7 @@ func TestDefaults(t *testing.T) {
 				Interval: 5 * time.Second, BatchSize: 1000, Parallelism: 1, Cleanup: true, CleanupDays: 30, MetricsDays: 90,
 			},
 			Stats:   config.Stats{Interval: 10 * time.Second, RetainedBytesInterval: 10 * time.Minute},
-			Metrics: collector.Config{Flush: time.Minute},
+			Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
 	}
@@ -65,7 +65,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 	require.Equal(t, config.Jobs{
 		Retention: config.Retention{Interval: 2 * time.Second, BatchSize: 10000, Parallelism: 8, CleanupDays: 1, MetricsDays: 2},
 		Stats:     config.Stats{Interval: time.Second, RetainedBytesInterval: 1001 * time.Millisecond},
-		Metrics:   collector.Config{Flush: 1002 * time.Millisecond},
+		Metrics:   collector.Config{Flush: 1002 * time.Millisecond, MaxQueues: 1000},
 	}, got.Jobs)
 }
 
@@ -104,7 +104,7 @@ func TestSmallValuesAreRaisedToTheirFloorsAndSaidSo(t *testing.T) {
 	require.Equal(t, config.Jobs{
 		Retention: config.Retention{Interval: time.Millisecond, BatchSize: 1, Parallelism: 1, Cleanup: true, CleanupDays: 1, MetricsDays: 1},
 		Stats:     config.Stats{Interval: time.Second, RetainedBytesInterval: time.Second},
-		Metrics:   collector.Config{Flush: time.Second},
+		Metrics:   collector.Config{Flush: time.Second, MaxQueues: 1000},
 	}, got.Jobs)
 	log, lines := logtest.NewRecorder()
 	got.Warn(t.Context(), log)
