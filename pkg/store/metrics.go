@@ -138,19 +138,3 @@ func (m *MaintenanceSession) PurgeMetrics(ctx context.Context, cutoff time.Time,
 	}
 	return deleted, err
 }
-
-// TimeseriesFilter selects the points of a series. Zero values do not filter, and
-// stand for the last hour.
-type TimeseriesFilter struct {
-	Tenant   uuid.UUID
-	Queue    string
-	From, To time.Time
-}
-
-// RetentionTimeseries is what retention has deleted over time
-// (get_retention_timeseries_v1).
-func (s *Store) RetentionTimeseries(ctx context.Context, f TimeseriesFilter) (RawJSON, error) {
-	return s.rawJSON(ctx, "read retention series",
-		`SELECT queen.get_retention_timeseries_v1(jsonb_build_object('_tenant', $1::UUID, 'queue', $2::TEXT, 'from', $3::TEXT, 'to', $4::TEXT))`,
-		f.Tenant, f.Queue, instant(f.From), instant(f.To))
-}

@@ -27,15 +27,28 @@ func (s *Store) DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string)
 	return s.rawJSON(ctx, "delete queue", `SELECT queen.delete_queue_v1($1, $2)`, queue, tenant)
 }
 
-// ListQueues is the queue listing of a tenant (list_queues_v1).
-func (s *Store) ListQueues(ctx context.Context, tenant uuid.UUID) (RawJSON, error) {
-	return s.rawJSON(ctx, "list queues", `SELECT queen.list_queues_v1($1)`, tenant)
+// ListQueues is the queue listing of a tenant (list_queues_v1); cached takes every
+// figure from the last refresh of the statistics.
+func (s *Store) ListQueues(ctx context.Context, tenant uuid.UUID, cached bool) (RawJSON, error) {
+	return s.rawJSON(ctx, "list queues", `SELECT queen.list_queues_v1($1, $2)`, tenant, cached)
 }
 
 // GetQueue is the detail of one queue (get_queue_v2); an unknown one answers an
 // object with the key "error".
 func (s *Store) GetQueue(ctx context.Context, tenant uuid.UUID, queue string) (RawJSON, error) {
 	return s.rawJSON(ctx, "read queue", `SELECT queen.get_queue_v2($1, $2)`, queue, tenant)
+}
+
+// QueueDetail is one queue with what its groups do (get_queue_detail_v2); an unknown one
+// answers an object with the key "error".
+func (s *Store) QueueDetail(ctx context.Context, tenant uuid.UUID, queue string) (RawJSON, error) {
+	return s.rawJSON(ctx, "read queue detail", `SELECT queen.get_queue_detail_v2($1, $2)`, queue, tenant)
+}
+
+// QueueDepth is how much of a queue waits, for a group or, if it is empty, for the slowest
+// one (log_queue_depth_v1). It is nil for an unknown queue.
+func (s *Store) QueueDepth(ctx context.Context, tenant uuid.UUID, queue, group string) (RawJSON, error) {
+	return s.rawJSON(ctx, "read queue depth", `SELECT queen.log_queue_depth_v1($1, NULLIF($2, ''), $3)`, queue, group, tenant)
 }
 
 // QueueSettings reads what the broker acts on (queue_settings_v1); false for an

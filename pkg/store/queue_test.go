@@ -286,7 +286,7 @@ func TestListQueues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	list := func(tenant uuid.UUID) []any {
-		doc, err := b.store.ListQueues(t.Context(), tenant)
+		doc, err := b.store.ListQueues(t.Context(), tenant, false)
 		require.NoError(t, err)
 		return object(t, doc)["queues"].([]any)
 	}
@@ -326,7 +326,7 @@ func TestListQueuesTellsWhatKeysAndTimersOccupy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	list := func(tenant uuid.UUID) string {
-		doc, err := b.store.ListQueues(t.Context(), tenant)
+		doc, err := b.store.ListQueues(t.Context(), tenant, false)
 		require.NoError(t, err)
 		return string(doc)
 	}

@@ -43,5 +43,11 @@ func (s *Store) Tasks(ctx context.Context, tenant uuid.UUID) (RawJSON, error) {
 
 // StatsOverview adds up the reconciled figures of a tenant (get_stats_overview_v1).
 func (s *Store) StatsOverview(ctx context.Context, tenant uuid.UUID) (RawJSON, error) {
-	return s.rawJSON(ctx, "read the overview", `SELECT queen.get_stats_overview_v1($1)`, tenant)
+	return s.rawJSON(ctx, "read the statistics", `SELECT queen.get_stats_overview_v1($1)`, tenant)
+}
+
+// Overview is the overview of a tenant: of the whole installation for the default one
+// (get_overview_v1).
+func (s *Store) Overview(ctx context.Context, tenant uuid.UUID) (RawJSON, error) {
+	return s.rawJSON(ctx, "read the overview", `SELECT queen.get_overview_v1($1)`, tenant)
 }

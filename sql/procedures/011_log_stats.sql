@@ -557,6 +557,33 @@ AS $$
     WHERE q.tenant_id = p_tenant AND q.name = p_queue
 $$;
 
+-- Live partitions and retained messages of the queues of a tenant; a queue without
+-- partitions has no row.
+CREATE OR REPLACE FUNCTION queen.log_queue_lanes_all_v1(p_tenant UUID)
+RETURNS TABLE (r_queue UUID, r_partitions BIGINT, r_messages BIGINT)
+LANGUAGE sql STABLE
+AS $$
+    SELECT p.queue_id, count(*), sum(greatest(p.last_offset - p.log_start + 1, 0))::BIGINT
+    FROM queen.queues AS q
+    JOIN queen.log_partitions AS p ON p.queue_id = q.id
+    WHERE q.tenant_id = p_tenant
+    GROUP BY p.queue_id
+$$;
+
+-- Live segments of the queues of a tenant, likewise. Every segment is counted once, by
+-- the index alone: 0.2 s for a million of them.
+CREATE OR REPLACE FUNCTION queen.log_queue_segments_all_v1(p_tenant UUID)
+RETURNS TABLE (r_queue UUID, r_segments BIGINT)
+LANGUAGE sql STABLE
+AS $$
+    SELECT p.queue_id, sum(s.n)::BIGINT
+    FROM (SELECT g.partition_id, count(*) AS n FROM queen.log_segments AS g GROUP BY g.partition_id) AS s
+    JOIN queen.log_partitions AS p ON p.id = s.partition_id
+    JOIN queen.queues AS q ON q.id = p.queue_id
+    WHERE q.tenant_id = p_tenant
+    GROUP BY p.queue_id
+$$;
+
 -- The same for every queue of a tenant. Segments are counted per partition
 -- before the join: afterwards each would multiply its partition's messages.
 CREATE OR REPLACE FUNCTION queen.log_queue_stats_all_v1(
@@ -565,45 +592,67 @@ CREATE OR REPLACE FUNCTION queen.log_queue_stats_all_v1(
 RETURNS TABLE (queue_name TEXT, partitions BIGINT, segments BIGINT, messages BIGINT)
 LANGUAGE sql STABLE
 AS $$
-    SELECT q.name::TEXT, count(p.id), COALESCE(sum(s.n), 0)::BIGINT,
-           COALESCE(sum(greatest(p.last_offset - p.log_start + 1, 0)), 0)::BIGINT
+    SELECT q.name::TEXT, COALESCE(l.r_partitions, 0), COALESCE(s.r_segments, 0), COALESCE(l.r_messages, 0)
     FROM queen.queues AS q
-    LEFT JOIN queen.log_partitions AS p ON p.queue_id = q.id
-    LEFT JOIN LATERAL (SELECT count(*) AS n FROM queen.log_segments AS g WHERE g.partition_id = p.id) AS s ON TRUE
+    LEFT JOIN queen.log_queue_lanes_all_v1(p_tenant) AS l ON l.r_queue = q.id
+    LEFT JOIN queen.log_queue_segments_all_v1(p_tenant) AS s ON s.r_queue = q.id
     WHERE q.tenant_id = p_tenant
-    GROUP BY q.id, q.name
 $$;
 
--- The queue list of a tenant, by name. Counts are live; pending, processing and
--- the retained bytes are the reconciler's last figures, 0 before its first. Beside it
--- stands what the tenant's keys and timers occupy, by the last usage rollup. In
--- PL/pgSQL, since that table comes with a later file.
+-- The queue list of a tenant, by name. Partitions and messages are live; pending,
+-- processing and the retained bytes are the reconciler's last figures, 0 before its
+-- first. Segments are live while the index of all of them takes no more than 16 MB, about
+-- 300,000 of them, and the last measured figure above. With p_cached nothing is live.
+-- Beside the queues stands what the tenant's keys and timers occupy, by the last usage
+-- rollup. In PL/pgSQL, since that table comes with a later file.
+--
+-- Plans are made for each call: a tenant that has most of the partitions is summed up in
+-- a hash table, and a small one by its indexes.
+BEGIN;
+DROP FUNCTION IF EXISTS queen.list_queues_v1(UUID);
 CREATE OR REPLACE FUNCTION queen.list_queues_v1(
-    p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+    p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001',
+    p_cached BOOLEAN DEFAULT FALSE
 )
 RETURNS JSONB
 LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET work_mem = '32MB'
+SET jit = off
 AS $$
 DECLARE
-    v_queues JSONB;
-    v_usage  JSONB;
+    c_live_bytes CONSTANT BIGINT := 16777216;
+    v_segments   BOOLEAN := NOT p_cached AND pg_relation_size('queen.log_segments_pkey') <= c_live_bytes;
+    v_queues     JSONB;
+    v_usage      JSONB;
 BEGIN
+    WITH lanes AS MATERIALIZED (
+        SELECT l.* FROM queen.log_queue_lanes_all_v1(p_tenant) AS l WHERE NOT p_cached
+    ), segments AS MATERIALIZED (
+        SELECT s.* FROM queen.log_queue_segments_all_v1(p_tenant) AS s WHERE v_segments
+    )
     SELECT COALESCE(jsonb_agg(jsonb_build_object(
                'id', q.id,
                'name', q.name,
                'namespace', COALESCE(q.namespace, ''),
                'task', COALESCE(q.task, ''),
                'createdAt', queen.iso_ms_v1(q.created_at),
-               'partitions', l.partitions,
+               'partitions', f.partitions,
                'retainedBytes', COALESCE(s.retained_bytes, 0),
-               'segments', jsonb_build_object('segments', l.segments, 'messages', l.messages),
-               'messages', jsonb_build_object('total', l.messages,
+               'segments', jsonb_build_object('segments', f.segments, 'messages', f.messages),
+               'messages', jsonb_build_object('total', f.messages,
                    'pending', COALESCE(s.pending_messages, 0), 'processing', COALESCE(s.processing_messages, 0))
            ) ORDER BY q.name COLLATE "C"), '[]')
     INTO v_queues
     FROM queen.queues AS q
-    JOIN queen.log_queue_stats_all_v1(p_tenant) AS l ON l.queue_name = q.name
+    LEFT JOIN lanes AS l ON l.r_queue = q.id
+    LEFT JOIN segments AS g ON g.r_queue = q.id
     LEFT JOIN LATERAL queen.queue_figures_v1(q.id) AS s ON TRUE
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(CASE WHEN p_cached THEN s.child_count ELSE l.r_partitions END, 0) AS partitions,
+               COALESCE(CASE WHEN p_cached THEN s.total_messages ELSE l.r_messages END, 0) AS messages,
+               COALESCE(CASE WHEN v_segments THEN g.r_segments ELSE s.segment_count END, 0) AS segments
+    ) AS f
     WHERE q.tenant_id = p_tenant;
 
     SELECT jsonb_build_object('kvRows', u.kv_rows, 'kvBytes', u.kv_bytes, 'timerBytes', u.timer_bytes)
@@ -613,9 +662,72 @@ BEGIN
     RETURN COALESCE(v_usage, '{"kvRows": 0, "kvBytes": 0, "timerBytes": 0}') || jsonb_build_object('queues', v_queues);
 END
 $$;
+COMMIT;
 
--- One queue with its options and partitions, by watermark arithmetic. "failed"
--- is null, not 0: nothing counts failures per partition.
+-- Six figures as a document. "failed" is null, not 0: nothing counts failures per
+-- partition.
+CREATE OR REPLACE FUNCTION queen.six_figures_v1(
+    p_total BIGINT, p_pending BIGINT, p_processing BIGINT, p_completed BIGINT, p_dead_letter BIGINT
+)
+RETURNS JSONB
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT jsonb_build_object('total', p_total, 'pending', p_pending, 'processing', p_processing,
+        'completed', p_completed, 'failed', NULL, 'deadLetter', p_dead_letter)
+$$;
+
+-- What the details of a queue show: its partitions by name, and the sums of all of them.
+-- At most 10,000 partitions are listed, so that an answer stays within 5 MB; r_more
+-- says that there are others. p_activity adds what the groups have done.
+CREATE OR REPLACE FUNCTION queen.queue_partitions_v1(p_queue UUID, p_activity BOOLEAN)
+RETURNS TABLE (r_partitions JSONB, r_totals JSONB, r_more BOOLEAN)
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    c_shown CONSTANT INTEGER := 10000;
+BEGIN
+    RETURN QUERY
+    WITH lanes AS MATERIALIZED (
+        SELECT s.* FROM queen.log_partition_stats_v1(p_queue) AS s
+    ), shown AS (
+        SELECT l.*, queen.six_figures_v1(l.r_total, l.r_pending, l.r_processing, l.r_completed, l.r_dead_letter) AS stats
+        FROM lanes AS l
+        ORDER BY l.r_name COLLATE "C"
+        LIMIT c_shown
+    )
+    SELECT (
+        SELECT COALESCE(jsonb_agg(jsonb_build_object(
+                   'id', s.r_id,
+                   'name', s.r_name,
+                   'createdAt', queen.iso_ms_v1(s.r_created_at),
+                   'stats', s.stats,
+                   'oldestMessage', CASE WHEN s.r_pending > 0
+                       THEN queen.iso_ms_v1(queen.log_oldest_pending_at_v1(s.r_id, s.r_wanted)) END,
+                   'newestMessage', (
+                       SELECT queen.iso_ms_v1(g.created_at)
+                       FROM queen.log_segments AS g
+                       WHERE g.partition_id = s.r_id
+                       ORDER BY g.base_offset DESC
+                       LIMIT 1)
+               ) || CASE WHEN p_activity THEN (
+                   SELECT jsonb_build_object(
+                       'messages', s.stats,
+                       'cursor', jsonb_build_object('totalConsumed', COALESCE(sum(k.total_consumed), 0), 'batchesConsumed', 0),
+                       'lastActivity', queen.iso_ms_v1(max(k.lease_acquired_at)))
+                   FROM queen.log_consumers AS k
+                   WHERE k.partition_id = s.r_id
+               ) ELSE '{}' END ORDER BY s.r_name COLLATE "C"), '[]')
+        FROM shown AS s
+    ), queen.six_figures_v1(
+        COALESCE(sum(l.r_total), 0)::BIGINT, COALESCE(sum(l.r_pending), 0)::BIGINT, COALESCE(sum(l.r_processing), 0)::BIGINT,
+        COALESCE(sum(l.r_completed), 0)::BIGINT, COALESCE(sum(l.r_dead_letter), 0)::BIGINT
+    ), count(*) > c_shown
+    FROM lanes AS l;
+END
+$$;
+
+-- One queue with its options and partitions, by watermark arithmetic.
+-- partitionsTruncated is there only when it has more partitions than are listed.
 CREATE OR REPLACE FUNCTION queen.get_queue_v2(
     p_queue_name TEXT,
     p_tenant     UUID DEFAULT '00000000-0000-0000-0000-000000000001'
@@ -624,11 +736,10 @@ RETURNS JSONB
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    v_queue      queen.queues;
-    v_partitions JSONB;
-    v_totals     JSONB;
-    v_segments   JSONB;
-    v_bytes      BIGINT;
+    v_queue    queen.queues;
+    v_lanes    RECORD;
+    v_segments JSONB;
+    v_bytes    BIGINT;
 BEGIN
     SELECT q.* INTO v_queue
     FROM queen.queues AS q
@@ -637,28 +748,7 @@ BEGIN
         RETURN jsonb_build_object('error', 'Queue not found');
     END IF;
 
-    SELECT COALESCE(jsonb_agg(jsonb_build_object(
-               'id', s.r_id,
-               'name', s.r_name,
-               'createdAt', queen.iso_ms_v1(s.r_created_at),
-               'stats', jsonb_build_object('total', s.r_total, 'pending', s.r_pending,
-                   'processing', s.r_processing, 'completed', s.r_completed,
-                   'failed', NULL, 'deadLetter', s.r_dead_letter),
-               'oldestMessage', CASE WHEN s.r_pending > 0
-                   THEN queen.iso_ms_v1(queen.log_oldest_pending_at_v1(s.r_id, s.r_wanted)) END,
-               'newestMessage', (
-                   SELECT queen.iso_ms_v1(g.created_at)
-                   FROM queen.log_segments AS g
-                   WHERE g.partition_id = s.r_id
-                   ORDER BY g.base_offset DESC
-                   LIMIT 1)
-           ) ORDER BY s.r_name COLLATE "C"), '[]'),
-           jsonb_build_object('total', COALESCE(sum(s.r_total), 0), 'pending', COALESCE(sum(s.r_pending), 0),
-               'processing', COALESCE(sum(s.r_processing), 0), 'completed', COALESCE(sum(s.r_completed), 0),
-               'failed', NULL, 'deadLetter', COALESCE(sum(s.r_dead_letter), 0))
-    INTO v_partitions, v_totals
-    FROM queen.log_partition_stats_v1(v_queue.id) AS s;
-
+    SELECT l.* INTO v_lanes FROM queen.queue_partitions_v1(v_queue.id, FALSE) AS l;
     SELECT jsonb_build_object('segments', m.segments, 'messages', m.messages) INTO v_segments
     FROM queen.log_queue_message_stats_v1(p_queue_name, p_tenant) AS m;
     SELECT s.retained_bytes INTO v_bytes FROM queen.queue_figures_v1(v_queue.id) AS s;
@@ -672,9 +762,210 @@ BEGIN
         'priority', COALESCE(v_queue.priority, 0),
         'options', queen.queue_options_v1(v_queue),
         'storage', 'segments',
-        'partitions', v_partitions,
-        'totals', v_totals,
+        'partitions', v_lanes.r_partitions,
+        'totals', v_lanes.r_totals,
         'retainedBytes', COALESCE(v_bytes, 0),
-        'segments', v_segments);
+        'segments', v_segments
+    ) || CASE WHEN v_lanes.r_more THEN '{"partitionsTruncated": true}' ELSE '{}' END::JSONB;
+END
+$$;
+
+-- The same queue as an operator looks at it: six of its settings, and what the groups
+-- have done to its partitions. encryptionActive is whether payloads are being encrypted,
+-- which nobody does so far.
+CREATE OR REPLACE FUNCTION queen.get_queue_detail_v2(
+    p_queue_name TEXT,
+    p_tenant     UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+)
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_queue queen.queues;
+    v_lanes RECORD;
+BEGIN
+    SELECT q.* INTO v_queue
+    FROM queen.queues AS q
+    WHERE q.tenant_id = p_tenant AND q.name = p_queue_name;
+    IF NOT FOUND THEN
+        RETURN jsonb_build_object('error', 'Queue not found');
+    END IF;
+    SELECT l.* INTO v_lanes FROM queen.queue_partitions_v1(v_queue.id, TRUE) AS l;
+    RETURN jsonb_build_object(
+        'queue', jsonb_build_object(
+            'id', v_queue.id,
+            'name', v_queue.name,
+            'namespace', COALESCE(v_queue.namespace, ''),
+            'task', COALESCE(v_queue.task, ''),
+            'priority', COALESCE(v_queue.priority, 0),
+            'createdAt', queen.iso_ms_v1(v_queue.created_at),
+            'encryptionActive', FALSE,
+            'config', jsonb_build_object(
+                'leaseTime', v_queue.lease_time,
+                'retryLimit', v_queue.retry_limit,
+                'retryDelay', v_queue.retry_delay,
+                'ttl', v_queue.ttl,
+                'maxQueueSize', v_queue.max_queue_size,
+                'deadLetterQueue', v_queue.dead_letter_queue)),
+        'partitions', v_lanes.r_partitions,
+        'totals', jsonb_build_object('messages', v_lanes.r_totals)
+    ) || CASE WHEN v_lanes.r_more THEN '{"partitionsTruncated": true}' ELSE '{}' END::JSONB;
+END
+$$;
+
+-- How much of a queue waits: for its slowest group or, with p_group, for that one, before
+-- which all of a partition lies that it has no cursor for. NULL for an unknown queue.
+-- Nothing delivers last values only, so what is effective is all of it. Of the partitions
+-- 10,000 are listed, as in the details.
+CREATE OR REPLACE FUNCTION queen.log_queue_depth_v1(
+    p_queue  TEXT,
+    p_group  TEXT DEFAULT NULL,
+    p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+)
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    c_shown CONSTANT INTEGER := 10000;
+    v_queue UUID;
+    v_sums  JSONB;
+BEGIN
+    SELECT q.id INTO v_queue FROM queen.queues AS q WHERE q.tenant_id = p_tenant AND q.name = p_queue;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    WITH lanes AS MATERIALIZED (
+        SELECT p.name, f.r_pending AS pending, least(COALESCE(c.leased, 0), f.r_pending)::BIGINT AS processing
+        FROM queen.log_partitions AS p
+        LEFT JOIN LATERAL (
+            SELECT k.r_slowest AS slowest, k.r_leased AS leased
+            FROM queen.log_cursor_figures_v1() AS k
+            WHERE p_group IS NULL AND k.r_partition_id = p.id
+            UNION ALL
+            SELECT k.committed, CASE WHEN k.lease_expires_at > now() THEN greatest(k.batch_end - k.committed, 0) END
+            FROM queen.log_consumers AS k
+            WHERE k.partition_id = p.id AND k.consumer_group = p_group
+        ) AS c ON TRUE
+        CROSS JOIN LATERAL queen.log_lane_figures_v1(p.log_start, p.last_offset, c.slowest) AS f
+        WHERE p.queue_id = v_queue
+    ), shown AS (
+        SELECT l.* FROM lanes AS l ORDER BY l.name COLLATE "C" LIMIT c_shown
+    )
+    SELECT jsonb_build_object(
+               'pending', s.pending, 'processing', s.processing, 'ready', s.pending - s.processing,
+               'partitionsPending', s.with_pending, 'partitionsReady', s.with_ready,
+               'conflation', FALSE, 'effectivePending', s.pending, 'effectiveReady', s.pending - s.processing,
+               'partitions', (
+                   SELECT COALESCE(jsonb_agg(jsonb_build_object('partition', l.name, 'pending', l.pending,
+                       'processing', l.processing, 'ready', l.pending - l.processing) ORDER BY l.name COLLATE "C"), '[]')
+                   FROM shown AS l)
+           ) || CASE WHEN s.partitions > c_shown THEN '{"partitionsTruncated": true}' ELSE '{}' END::JSONB
+    INTO v_sums
+    FROM (
+        SELECT count(*) AS partitions, COALESCE(sum(l.pending), 0) AS pending, COALESCE(sum(l.processing), 0) AS processing,
+               count(*) FILTER (WHERE l.pending > 0) AS with_pending,
+               count(*) FILTER (WHERE l.pending > l.processing) AS with_ready
+        FROM lanes AS l
+    ) AS s;
+    RETURN jsonb_build_object('queue', p_queue, 'group', p_group) || v_sums;
+END
+$$;
+
+-- How many messages came in over time, by the creation of their segments. A segment
+-- counts whole in the bucket it was created in; buckets without any are 0. Filter
+-- keys, all optional: from (a day ago), to (now), interval (minute, hour, day; anything
+-- else is hour), queue, namespace, task, _tenant. An empty text does not filter.
+--
+-- Every segment of a partition that was written within the window is looked at: the
+-- figures of deleted messages, and of those beyond, are not there.
+CREATE OR REPLACE FUNCTION queen.get_analytics_v1(p_filters JSONB DEFAULT '{}')
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET work_mem = '32MB'
+SET jit = off
+AS $$
+DECLARE
+    v_tenant    UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
+    v_queue     TEXT := NULLIF(p_filters ->> 'queue', '');
+    v_namespace TEXT := NULLIF(p_filters ->> 'namespace', '');
+    v_task      TEXT := NULLIF(p_filters ->> 'task', '');
+    v_from      TIMESTAMPTZ := COALESCE(NULLIF(p_filters ->> 'from', '')::TIMESTAMPTZ, now() - INTERVAL '24 hours');
+    v_to        TIMESTAMPTZ := COALESCE(NULLIF(p_filters ->> 'to', '')::TIMESTAMPTZ, now());
+    v_interval  TEXT := CASE WHEN p_filters ->> 'interval' IN ('minute', 'day') THEN p_filters ->> 'interval' ELSE 'hour' END;
+    v_points    JSONB;
+BEGIN
+    SELECT COALESCE(jsonb_agg(jsonb_build_object('timestamp', queen.iso_ms_v1(b.at AT TIME ZONE 'UTC'), 'messages', COALESCE(m.n, 0))
+               ORDER BY b.at), '[]')
+    INTO v_points
+    FROM generate_series(date_trunc(v_interval, v_from AT TIME ZONE 'UTC'), date_trunc(v_interval, v_to AT TIME ZONE 'UTC'),
+        ('1 ' || v_interval)::INTERVAL) AS b (at)
+    LEFT JOIN (
+        SELECT date_trunc(v_interval, g.created_at AT TIME ZONE 'UTC') AS at, sum(g.end_offset - g.base_offset + 1) AS n
+        FROM queen.queues AS q
+        JOIN queen.log_partitions AS p ON p.queue_id = q.id
+        JOIN queen.log_segments AS g ON g.partition_id = p.id
+        WHERE q.tenant_id = v_tenant
+          AND (v_queue IS NULL OR q.name = v_queue)
+          AND (v_namespace IS NULL OR q.namespace = v_namespace)
+          AND (v_task IS NULL OR q.task = v_task)
+          -- last_write_at may be a second behind.
+          AND p.last_write_at >= v_from - INTERVAL '2 seconds'
+          AND g.created_at >= v_from AND g.created_at <= v_to
+        GROUP BY 1
+    ) AS m ON m.at = b.at;
+    RETURN jsonb_build_object('dataPoints', v_points, 'interval', v_interval,
+        'from', queen.iso_ms_v1(v_from), 'to', queen.iso_ms_v1(v_to));
+END
+$$;
+
+-- Which queues have the most partitions, and how many of them are alive: written within
+-- an hour, a day, a week. Filter keys, all optional: queue, namespace, task (an empty
+-- text is a label like any other), limit (20, from 1 to 200), _tenant. pending is
+-- the reconciler's last figure.
+CREATE OR REPLACE FUNCTION queen.get_partition_liveness_v1(p_filters JSONB DEFAULT '{}')
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET jit = off
+AS $$
+DECLARE
+    v_tenant UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
+    v_limit  BIGINT := least(greatest(COALESCE((p_filters ->> 'limit')::BIGINT, 20), 1), 200);
+    v_rows   JSONB;
+BEGIN
+    SELECT COALESCE(jsonb_agg(jsonb_build_object(
+               'queue', l.name,
+               'namespace', l.namespace,
+               'task', l.task,
+               'partitions', l.partitions,
+               'live1h', l.live_hour,
+               'live24h', l.live_day,
+               'live7d', l.live_week,
+               'created24h', l.created_day,
+               'oldestWriteAt', queen.iso_ms_v1(l.oldest),
+               'newestWriteAt', queen.iso_ms_v1(l.newest),
+               'pending', COALESCE(s.pending_messages, 0)
+           ) ORDER BY l.partitions DESC, l.name COLLATE "C"), '[]')
+    INTO v_rows
+    FROM (
+        SELECT q.id, q.name, COALESCE(q.namespace, '') AS namespace, COALESCE(q.task, '') AS task, count(p.id) AS partitions,
+               count(*) FILTER (WHERE p.last_write_at >= now() - INTERVAL '1 hour') AS live_hour,
+               count(*) FILTER (WHERE p.last_write_at >= now() - INTERVAL '24 hours') AS live_day,
+               count(*) FILTER (WHERE p.last_write_at >= now() - INTERVAL '7 days') AS live_week,
+               count(*) FILTER (WHERE p.created_at >= now() - INTERVAL '24 hours') AS created_day,
+               min(p.last_write_at) AS oldest, max(p.last_write_at) AS newest
+        FROM queen.queues AS q
+        LEFT JOIN queen.log_partitions AS p ON p.queue_id = q.id
+        WHERE q.tenant_id = v_tenant
+          AND (NOT p_filters ? 'queue' OR q.name = p_filters ->> 'queue')
+          AND (NOT p_filters ? 'namespace' OR COALESCE(q.namespace, '') = p_filters ->> 'namespace')
+          AND (NOT p_filters ? 'task' OR COALESCE(q.task, '') = p_filters ->> 'task')
+        GROUP BY q.id
+        ORDER BY count(p.id) DESC, q.name COLLATE "C"
+        LIMIT v_limit
+    ) AS l
+    LEFT JOIN LATERAL queen.queue_figures_v1(l.id) AS s ON TRUE;
+    RETURN jsonb_build_object('capturedAt', queen.iso_ms_v1(now()), 'rows', v_rows);
 END
 $$;

@@ -230,9 +230,27 @@ BEGIN
 END
 $$;
 
--- The reconciled part of the overview of a tenant: what its queues add up to, how
--- far they are behind, and how many messages a second came and went between the
--- last two refreshes. Queues that have nothing pending do not count for the lag.
+-- How far the queues of a tenant are behind, in seconds and in messages; those that have
+-- nothing pending do not count. NULL for all queues.
+CREATE OR REPLACE FUNCTION queen.stats_lag_v1(p_tenant UUID)
+RETURNS JSONB
+LANGUAGE sql STABLE
+AS $$
+    SELECT jsonb_build_object(
+        'time', jsonb_build_object('avg', COALESCE(round(avg(s.max_lag_seconds)::NUMERIC, 3), 0),
+            'median', COALESCE(percentile_cont(0.5) WITHIN GROUP (ORDER BY s.max_lag_seconds), 0),
+            'min', COALESCE(min(s.max_lag_seconds), 0), 'max', COALESCE(max(s.max_lag_seconds), 0)),
+        'offset', jsonb_build_object('avg', COALESCE(round(avg(s.pending_messages), 3), 0),
+            'median', COALESCE(percentile_cont(0.5) WITHIN GROUP (ORDER BY s.pending_messages), 0),
+            'min', COALESCE(min(s.pending_messages), 0), 'max', COALESCE(max(s.pending_messages), 0)))
+    FROM queen.stats AS s
+    WHERE s.stat_type = 'queue' AND s.consumer_group = '__QUEUE_MODE__' AND s.pending_messages > 0
+      AND (p_tenant IS NULL OR s.tenant_id = p_tenant)
+$$;
+
+-- The reconciled part of the overview of a tenant: what its queues add up to, how far
+-- they are behind, and how many messages a second came and went between the last two
+-- refreshes.
 CREATE OR REPLACE FUNCTION queen.get_stats_overview_v1(
     p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001'
 )
@@ -247,17 +265,7 @@ AS $$
         'messages', jsonb_build_object('total', COALESCE(sum(s.total_messages), 0), 'pending', COALESCE(sum(s.pending_messages), 0),
             'processing', COALESCE(sum(s.processing_messages), 0), 'completed', COALESCE(sum(s.completed_messages), 0),
             'failed', NULL, 'deadLetter', COALESCE(sum(s.dead_letter_messages), 0)),
-        'lag', jsonb_build_object(
-            'time', jsonb_build_object(
-                'avg', COALESCE(avg(s.max_lag_seconds) FILTER (WHERE s.pending_messages > 0), 0),
-                'median', COALESCE(percentile_cont(0.5) WITHIN GROUP (ORDER BY s.max_lag_seconds) FILTER (WHERE s.pending_messages > 0), 0),
-                'min', COALESCE(min(s.max_lag_seconds) FILTER (WHERE s.pending_messages > 0), 0),
-                'max', COALESCE(max(s.max_lag_seconds), 0)),
-            'offset', jsonb_build_object(
-                'avg', COALESCE(round(avg(s.pending_messages) FILTER (WHERE s.pending_messages > 0)), 0),
-                'median', COALESCE(percentile_cont(0.5) WITHIN GROUP (ORDER BY s.pending_messages) FILTER (WHERE s.pending_messages > 0), 0),
-                'min', COALESCE(min(s.pending_messages) FILTER (WHERE s.pending_messages > 0), 0),
-                'max', COALESCE(max(s.pending_messages), 0))),
+        'lag', queen.stats_lag_v1(p_tenant),
         'throughput', jsonb_build_object(
             'ingestedPerSecond', COALESCE(sum(queen.stats_rate_v1(s.total_messages, s.prev_total, s.last_computed_at, s.prev_at)), 0),
             'processedPerSecond', COALESCE(sum(queen.stats_rate_v1(s.completed_messages, s.prev_completed, s.last_computed_at, s.prev_at)), 0)),
@@ -265,4 +273,62 @@ AS $$
         'statsAge', queen.stats_age_v1())
     FROM queen.stats AS s
     WHERE s.stat_type = 'queue' AND s.consumer_group = '__QUEUE_MODE__' AND s.tenant_id = p_tenant
+$$;
+
+-- The overview of a tenant. That of the default one tells of the whole installation: it
+-- counts all queues, and its messages are what was ever pushed (total), acknowledged
+-- (completed) and refused (failed), by the counters that outlive the messages, which are
+-- no less than what is there. Messages a second are those of the last five minutes. Other
+-- tenants have the reconciled figures of their own queues. In PL/pgSQL, since the
+-- counters come with a later file.
+CREATE OR REPLACE FUNCTION queen.get_overview_v1(
+    p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001'
+)
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_all   JSONB;
+    v_life  RECORD;
+    v_rates RECORD;
+    v_now   RECORD;
+BEGIN
+    IF p_tenant <> '00000000-0000-0000-0000-000000000001' THEN
+        SELECT COALESCE(sum(m.push_messages), 0) AS pushed, COALESCE(sum(m.ack_success), 0) AS acked INTO v_rates
+        FROM queen.queues AS q
+        JOIN queen.queue_lag_metrics AS m ON m.queue_id = q.id
+        WHERE q.tenant_id = p_tenant AND m.bucket_time > now() - INTERVAL '5 minutes';
+        RETURN queen.get_stats_overview_v1(p_tenant) || queen.overview_throughput_v1(v_rates.pushed, v_rates.acked);
+    END IF;
+    SELECT COALESCE(max(s.push_messages), 0) AS pushed, COALESCE(max(s.ack_success), 0) AS acked, COALESCE(max(s.ack_failed), 0) AS failed
+    INTO v_life
+    FROM queen.worker_metrics_summary AS s;
+    SELECT COALESCE(sum(w.push_messages), 0) AS pushed, COALESCE(sum(w.ack_success), 0) AS acked INTO v_rates
+    FROM queen.worker_metrics AS w
+    WHERE w.captured_at > now() - INTERVAL '5 minutes';
+    SELECT COALESCE(sum(s.child_count), 0) AS partitions, COALESCE(sum(s.total_messages), 0) AS total,
+           COALESCE(sum(s.pending_messages), 0) AS pending, COALESCE(sum(s.processing_messages), 0) AS processing,
+           COALESCE(sum(s.completed_messages), 0) AS completed, COALESCE(sum(s.dead_letter_messages), 0) AS dead_letter
+    INTO v_now
+    FROM queen.stats AS s
+    WHERE s.stat_type = 'system' AND s.stat_key = 'global' AND s.consumer_group = '__QUEUE_MODE__';
+    SELECT jsonb_build_object('queues', count(*), 'partitions', v_now.partitions,
+               'namespaces', count(DISTINCT COALESCE(q.namespace, '')), 'tasks', count(DISTINCT COALESCE(q.task, '')),
+               'messages', jsonb_build_object('total', greatest(v_life.pushed, v_now.total), 'pending', v_now.pending,
+                   'processing', v_now.processing, 'completed', greatest(v_life.acked, v_now.completed),
+                   'failed', v_life.failed, 'deadLetter', v_now.dead_letter),
+               'lag', queen.stats_lag_v1(NULL), 'timestamp', queen.iso_ms_v1(now()), 'statsAge', queen.stats_age_v1())
+    INTO v_all
+    FROM queen.queues AS q;
+    RETURN v_all || queen.overview_throughput_v1(v_rates.pushed, v_rates.acked);
+END
+$$;
+
+-- Messages a second of what five minutes have seen.
+CREATE OR REPLACE FUNCTION queen.overview_throughput_v1(p_pushed NUMERIC, p_acked NUMERIC)
+RETURNS JSONB
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT jsonb_build_object('throughput', jsonb_build_object(
+        'ingestedPerSecond', round(p_pushed / 300, 3), 'processedPerSecond', round(p_acked / 300, 3)))
 $$;

@@ -1,6 +1,6 @@
 -- What the processes of an installation count: one row per replica and flush, one
--- row per queue and minute, and what happened to partitions. The readers of these
--- tables come later; the stored columns are what they need.
+-- row per queue and minute, and what happened to partitions; and the readers of what
+-- processes write of themselves. Those of the queues are in 013.
 --
 -- Locks, in this order: queue rows FOR KEY SHARE, ascending by id, in one
 -- statement; then rows of queue_lag_metrics and of queue_parked_replica, each
@@ -206,21 +206,6 @@ BEGIN
             FOR EACH STATEMENT EXECUTE FUNCTION queen.fold_worker_metrics_v1();
     END IF;
 END
-$$;
-
--- Width, in minutes, of the points of a series over a window.
-CREATE OR REPLACE FUNCTION queen.metrics_bucket_minutes_v1(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
-RETURNS INTEGER
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT CASE
-        WHEN w.seconds <= 3600 THEN 1
-        WHEN w.seconds <= 6 * 3600 THEN 5
-        WHEN w.seconds <= 24 * 3600 THEN 15
-        WHEN w.seconds <= 7 * 24 * 3600 THEN 60
-        ELSE 360
-    END
-    FROM (SELECT extract(epoch FROM p_to) - extract(epoch FROM p_from) AS seconds) AS w
 $$;
 
 -- Adds what one replica has counted per queue to the current minute. Rows name
@@ -482,4 +467,274 @@ AS $$
          + (SELECT count(*) FROM queen.queue_parked_replica AS r WHERE r.bucket_time < p_cutoff)
          + (SELECT count(*) FROM queen.retention_history AS h WHERE h.executed_at < p_cutoff)
          + (SELECT count(*) FROM queen.system_metrics AS s WHERE s.captured_at < p_cutoff)
+$$;
+
+-- What the replicas have counted, in points of p_minutes. p_hostname and p_worker filter
+-- where they are not NULL. Gauges are those of brokers, and NULL where none has written:
+-- the pool of a maintainer says nothing about requests.
+CREATE OR REPLACE FUNCTION queen.worker_points_v1(
+    p_from TIMESTAMPTZ, p_to TIMESTAMPTZ, p_minutes INTEGER, p_hostname TEXT DEFAULT NULL, p_worker INTEGER DEFAULT NULL
+)
+RETURNS TABLE (
+    r_bucket        TIMESTAMPTZ,
+    r_push_requests NUMERIC,
+    r_push_messages NUMERIC,
+    r_pop_requests  NUMERIC,
+    r_pop_messages  NUMERIC,
+    r_ack_requests  NUMERIC,
+    r_ack_success   NUMERIC,
+    r_ack_failed    NUMERIC,
+    r_dlq_count     NUMERIC,
+    r_db_errors     NUMERIC,
+    r_avg_lag_ms    NUMERIC,
+    r_max_lag_ms    NUMERIC,
+    r_avg_loop_ms   NUMERIC,
+    r_max_loop_ms   NUMERIC,
+    r_connections   NUMERIC,
+    r_avg_free      NUMERIC,
+    r_min_free      INTEGER
+)
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT queen.metrics_bucket_v1(w.captured_at, p_minutes) AS bucket, sum(w.push_requests), sum(w.push_messages),
+           sum(w.pop_requests), sum(w.pop_messages), sum(w.ack_requests), sum(w.ack_success), sum(w.ack_failed),
+           sum(w.dlq_count), sum(w.db_errors),
+           round((sum(w.avg_lag_ms * w.pop_messages) / NULLIF(sum(w.pop_messages), 0)::DOUBLE PRECISION)::NUMERIC, 2),
+           round(max(w.max_lag_ms)::NUMERIC, 2),
+           round(avg(w.avg_event_loop_lag_ms) FILTER (WHERE w.service = 'broker')::NUMERIC, 3),
+           round(max(w.max_event_loop_lag_ms) FILTER (WHERE w.service = 'broker')::NUMERIC, 3),
+           round(avg(w.db_connections) FILTER (WHERE w.service = 'broker'), 2),
+           round(avg(w.free_slots) FILTER (WHERE w.service = 'broker'), 2),
+           min(w.free_slots) FILTER (WHERE w.service = 'broker')
+    FROM queen.worker_metrics AS w
+    WHERE w.captured_at >= p_from AND w.captured_at <= p_to
+      AND (p_hostname IS NULL OR w.hostname = p_hostname)
+      AND (p_worker IS NULL OR w.worker_id = p_worker)
+    GROUP BY bucket;
+END
+$$;
+
+-- The points of throughput of the whole installation, oldest first. Filter keys, all
+-- optional: from, to, queue, namespace, task, hostname, workerId, _tenant. An empty text does
+-- not filter. With a queue or a label the figures of messages are those of its
+-- queues, over all replicas; what tells of health stays that of the replicas.
+CREATE OR REPLACE FUNCTION queen.throughput_points_v1(p_filters JSONB)
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET jit = off
+AS $$
+DECLARE
+    v_tenant    UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
+    v_queue     TEXT := NULLIF(p_filters ->> 'queue', '');
+    v_namespace TEXT := NULLIF(p_filters ->> 'namespace', '');
+    v_task      TEXT := NULLIF(p_filters ->> 'task', '');
+    v_named     BOOLEAN := COALESCE(v_queue, v_namespace, v_task) IS NOT NULL;
+    v_window    RECORD;
+    v_points    JSONB;
+BEGIN
+    SELECT w.* INTO v_window FROM queen.metrics_window_v1(p_filters) AS w;
+    WITH named AS (
+        SELECT p.r_bucket AS bucket, sum(p.r_push_requests) AS push_requests, sum(p.r_push_messages) AS push_messages,
+               sum(p.r_pop_requests) AS pop_requests, sum(p.r_pop_messages) AS pop_messages, sum(p.r_ack_requests) AS ack_requests,
+               sum(p.r_ack_success) AS ack_success, sum(p.r_ack_failed) AS ack_failed,
+               round((sum(p.r_lag_sum) / NULLIF(sum(p.r_pop_messages), 0)::DOUBLE PRECISION)::NUMERIC, 2) AS avg_lag,
+               round(max(p.r_max_lag_ms)::NUMERIC, 2) AS max_lag
+        FROM queen.queue_points_v1(v_tenant, v_window.r_from, v_window.r_to, v_window.r_minutes, v_queue, v_namespace, v_task) AS p
+        WHERE v_named
+        GROUP BY p.r_bucket
+    ), points AS (
+        SELECT COALESCE(w.r_bucket, n.bucket) AS bucket, w.*, f.*
+        FROM queen.worker_points_v1(v_window.r_from, v_window.r_to, v_window.r_minutes,
+            NULLIF(p_filters ->> 'hostname', ''), (p_filters ->> 'workerId')::INTEGER) AS w
+        FULL JOIN named AS n ON n.bucket = w.r_bucket
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(CASE WHEN v_named THEN n.push_requests ELSE w.r_push_requests END, 0) AS push_requests,
+                   COALESCE(CASE WHEN v_named THEN n.push_messages ELSE w.r_push_messages END, 0) AS push_messages,
+                   COALESCE(CASE WHEN v_named THEN n.pop_requests ELSE w.r_pop_requests END, 0) AS pop_requests,
+                   COALESCE(CASE WHEN v_named THEN n.pop_messages ELSE w.r_pop_messages END, 0) AS pop_messages,
+                   COALESCE(CASE WHEN v_named THEN n.ack_requests ELSE w.r_ack_requests END, 0) AS ack_requests,
+                   COALESCE(CASE WHEN v_named THEN n.ack_success ELSE w.r_ack_success END, 0) AS ack_success,
+                   COALESCE(CASE WHEN v_named THEN n.ack_failed ELSE w.r_ack_failed END, 0) AS ack_failed,
+                   CASE WHEN v_named THEN n.avg_lag ELSE w.r_avg_lag_ms END AS avg_lag,
+                   CASE WHEN v_named THEN n.max_lag ELSE w.r_max_lag_ms END AS max_lag
+        ) AS f
+    )
+    SELECT COALESCE(jsonb_agg(jsonb_build_object(
+               'timestamp', queen.iso_ms_v1(p.bucket),
+               'pushMessages', p.push_messages, 'popMessages', p.pop_messages, 'ackMessages', p.ack_success,
+               'pushRequests', p.push_requests, 'popRequests', p.pop_requests, 'ackRequests', p.ack_requests,
+               'ackSuccess', p.ack_success, 'ackFailed', p.ack_failed,
+               'dlqCount', COALESCE(p.r_dlq_count, 0), 'dbErrors', COALESCE(p.r_db_errors, 0),
+               'pushPerSecond', round(p.push_messages / (v_window.r_minutes * 60), 3),
+               'popPerSecond', round(p.pop_messages / (v_window.r_minutes * 60), 3),
+               'ackPerSecond', round(p.ack_success / (v_window.r_minutes * 60), 3),
+               'avgEventLoopLagMs', p.r_avg_loop_ms, 'maxEventLoopLagMs', p.r_max_loop_ms,
+               'avgLagMs', p.avg_lag, 'maxLagMs', p.max_lag, 'lagCount', p.pop_messages,
+               'dbConnections', p.r_connections, 'avgFreeSlots', p.r_avg_free, 'minFreeSlots', p.r_min_free,
+               'jobsDone', p.push_requests, 'avgJobQueueSize', 0, 'maxJobQueueSize', 0, 'backoffSize', 0
+           ) ORDER BY p.bucket), '[]')
+    INTO v_points
+    FROM points AS p;
+    RETURN v_points;
+END
+$$;
+
+-- The replicas that have written within a window, by host name: what they counted in it,
+-- and their last gauges.
+CREATE OR REPLACE FUNCTION queen.worker_list_v1(
+    p_from TIMESTAMPTZ, p_to TIMESTAMPTZ, p_hostname TEXT DEFAULT NULL, p_worker INTEGER DEFAULT NULL
+)
+RETURNS JSONB
+LANGUAGE sql STABLE
+AS $$
+    SELECT COALESCE(jsonb_agg(jsonb_build_object(
+               'hostname', r.hostname, 'workerId', r.worker_id, 'service', r.service, 'port', r.port, 'pid', (r.last ->> 'pid')::INTEGER,
+               'lastSeen', queen.iso_ms_v1(r.seen),
+               'pushMessages', r.pushed, 'popMessages', r.popped, 'ackMessages', r.acked, 'messagesProcessed', r.pushed + r.popped,
+               'ackFailed', r.refused, 'dbErrors', r.errors,
+               'avgEventLoopLagMs', round(r.avg_loop::NUMERIC, 3), 'maxEventLoopLagMs', round(r.max_loop::NUMERIC, 3),
+               'dbConnections', (r.last ->> 'used')::INTEGER, 'freeSlots', (r.last ->> 'free')::INTEGER, 'parked', (r.last ->> 'parked')::INTEGER
+           ) ORDER BY r.hostname COLLATE "C", r.service, r.port, r.worker_id), '[]')
+    FROM (
+        SELECT w.service, w.hostname, w.worker_id, w.port, max(w.captured_at) AS seen,
+               sum(w.push_messages) AS pushed, sum(w.pop_messages) AS popped, sum(w.ack_success) AS acked,
+               sum(w.ack_failed) AS refused, sum(w.db_errors) AS errors,
+               avg(w.avg_event_loop_lag_ms) AS avg_loop, max(w.max_event_loop_lag_ms) AS max_loop,
+               (array_agg(jsonb_build_object('pid', w.pid, 'used', w.db_connections, 'free', w.free_slots, 'parked', w.parked)
+                   ORDER BY w.captured_at DESC))[1] AS last
+        FROM queen.worker_metrics AS w
+        WHERE w.captured_at >= p_from AND w.captured_at <= p_to
+          AND (p_hostname IS NULL OR w.hostname = p_hostname)
+          AND (p_worker IS NULL OR w.worker_id = p_worker)
+        GROUP BY w.service, w.hostname, w.worker_id, w.port
+    ) AS r
+$$;
+
+-- What the installation has done over time, the replicas and the queues that have done
+-- it, and all of it added up. Filter keys as in throughput_points_v1. Of the queues the
+-- thousand busiest ones are listed.
+CREATE OR REPLACE FUNCTION queen.get_worker_metrics_v1(p_filters JSONB DEFAULT '{}')
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET jit = off
+AS $$
+DECLARE
+    c_queues  CONSTANT INTEGER := 1000;
+    v_tenant  UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
+    v_points  JSONB := queen.throughput_points_v1(p_filters);
+    v_window  RECORD;
+    v_queues  JSONB;
+    v_summary JSONB;
+BEGIN
+    SELECT w.* INTO v_window FROM queen.metrics_window_v1(p_filters) AS w;
+    SELECT COALESCE(jsonb_agg(jsonb_build_object(
+               'queueName', q.name, 'pushMessages', s.pushed, 'popMessages', s.popped, 'ackMessages', s.acked, 'ackFailed', s.refused,
+               'avgLagMs', round((s.lag_sum / NULLIF(s.popped, 0)::DOUBLE PRECISION)::NUMERIC, 2), 'maxLagMs', round(s.max_lag::NUMERIC, 2)
+           ) ORDER BY s.pushed + s.popped DESC, q.name COLLATE "C"), '[]')
+    INTO v_queues
+    FROM (
+        SELECT p.r_queue_id AS id, sum(p.r_push_messages) AS pushed, sum(p.r_pop_messages) AS popped, sum(p.r_ack_success) AS acked,
+               sum(p.r_ack_failed) AS refused, sum(p.r_lag_sum) AS lag_sum, max(p.r_max_lag_ms) AS max_lag
+        FROM queen.queue_points_v1(v_tenant, v_window.r_from, v_window.r_to, v_window.r_minutes, NULLIF(p_filters ->> 'queue', '')) AS p
+        GROUP BY p.r_queue_id
+        ORDER BY sum(p.r_push_messages) + sum(p.r_pop_messages) DESC, p.r_queue_id
+        LIMIT c_queues
+    ) AS s
+    JOIN queen.queues AS q ON q.id = s.id;
+    SELECT jsonb_object_agg(k.key, COALESCE(t.total, 0)) INTO v_summary
+    FROM unnest(ARRAY['pushMessages', 'popMessages', 'ackMessages', 'pushRequests', 'popRequests', 'ackRequests',
+        'ackSuccess', 'ackFailed', 'dlqCount', 'dbErrors']) AS k (key)
+    CROSS JOIN LATERAL (SELECT sum((p ->> k.key)::NUMERIC) AS total FROM jsonb_array_elements(v_points) AS p) AS t;
+    RETURN jsonb_build_object(
+        'timeRange', v_window.r_range, 'bucketMinutes', v_window.r_minutes,
+        'pointCount', jsonb_array_length(v_points), 'timeSeries', v_points,
+        'workers', queen.worker_list_v1(v_window.r_from, v_window.r_to, NULLIF(p_filters ->> 'hostname', ''), (p_filters ->> 'workerId')::INTEGER),
+        'queues', v_queues, 'summary', v_summary);
+END
+$$;
+
+-- A gauge of one process over a part of the time.
+CREATE OR REPLACE FUNCTION queen.gauge_figures_v1(p_avg NUMERIC, p_min NUMERIC, p_max NUMERIC, p_last JSONB)
+RETURNS JSONB
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT jsonb_build_object('avg', round(p_avg, 2), 'min', p_min, 'max', p_max, 'last', p_last)
+$$;
+
+-- The state of the processes over time, by host name. Filter keys, all optional: from,
+-- to, hostname, workerId. There is no thread pool, and processes share nothing but the
+-- database: what readers expect of either is null or 0.
+CREATE OR REPLACE FUNCTION queen.get_system_metrics_v1(p_filters JSONB DEFAULT '{}')
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_custom_plan
+SET work_mem = '32MB'
+SET jit = off
+AS $$
+DECLARE
+    v_host     TEXT := NULLIF(p_filters ->> 'hostname', '');
+    v_worker   INTEGER := (p_filters ->> 'workerId')::INTEGER;
+    v_window   RECORD;
+    v_replicas JSONB;
+    v_points   BIGINT;
+BEGIN
+    SELECT w.* INTO v_window FROM queen.metrics_window_v1(p_filters) AS w;
+    WITH samples AS (
+        SELECT m.service, m.hostname, m.worker_id, m.port, m.captured_at, m.metrics,
+               queen.metrics_bucket_v1(m.captured_at, v_window.r_minutes) AS bucket,
+               (m.metrics #>> '{cpu,user_us}')::NUMERIC AS cpu_user, (m.metrics #>> '{cpu,system_us}')::NUMERIC AS cpu_system,
+               (m.metrics #>> '{memory,rss_bytes}')::NUMERIC AS rss,
+               (m.metrics #>> '{database,pool_size}')::NUMERIC AS pool_size, (m.metrics #>> '{database,pool_idle}')::NUMERIC AS pool_idle,
+               (m.metrics #>> '{database,pool_active}')::NUMERIC AS pool_active, (m.metrics ->> 'uptime_seconds')::NUMERIC AS uptime
+        FROM queen.system_metrics AS m
+        WHERE m.captured_at >= v_window.r_from AND m.captured_at <= v_window.r_to
+          AND (v_host IS NULL OR m.hostname = v_host)
+          AND (v_worker IS NULL OR m.worker_id = v_worker)
+    ), gathered AS (
+        SELECT s.service, s.hostname, s.worker_id, s.port, s.bucket, (array_agg(s.metrics ORDER BY s.captured_at DESC))[1] AS last,
+               avg(s.cpu_user) AS cpu_user_avg, min(s.cpu_user) AS cpu_user_min, max(s.cpu_user) AS cpu_user_max,
+               avg(s.cpu_system) AS cpu_system_avg, min(s.cpu_system) AS cpu_system_min, max(s.cpu_system) AS cpu_system_max,
+               avg(s.rss) AS rss_avg, min(s.rss) AS rss_min, max(s.rss) AS rss_max,
+               avg(s.pool_size) AS size_avg, min(s.pool_size) AS size_min, max(s.pool_size) AS size_max,
+               avg(s.pool_idle) AS idle_avg, min(s.pool_idle) AS idle_min, max(s.pool_idle) AS idle_max,
+               avg(s.pool_active) AS active_avg, min(s.pool_active) AS active_min, max(s.pool_active) AS active_max,
+               avg(s.uptime) AS uptime_avg, min(s.uptime) AS uptime_min, max(s.uptime) AS uptime_max
+        FROM samples AS s
+        GROUP BY s.service, s.hostname, s.worker_id, s.port, s.bucket
+    ), points AS (
+        SELECT g.*, jsonb_build_object(
+                   'cpu', jsonb_build_object(
+                       'user_us', queen.gauge_figures_v1(g.cpu_user_avg, g.cpu_user_min, g.cpu_user_max, g.last #> '{cpu,user_us}'),
+                       'system_us', queen.gauge_figures_v1(g.cpu_system_avg, g.cpu_system_min, g.cpu_system_max, g.last #> '{cpu,system_us}')),
+                   'memory', jsonb_build_object(
+                       'rss_bytes', queen.gauge_figures_v1(g.rss_avg, g.rss_min, g.rss_max, g.last #> '{memory,rss_bytes}')),
+                   'database', jsonb_build_object(
+                       'pool_size', queen.gauge_figures_v1(g.size_avg, g.size_min, g.size_max, g.last #> '{database,pool_size}'),
+                       'pool_idle', queen.gauge_figures_v1(g.idle_avg, g.idle_min, g.idle_max, g.last #> '{database,pool_idle}'),
+                       'pool_active', queen.gauge_figures_v1(g.active_avg, g.active_min, g.active_max, g.last #> '{database,pool_active}')),
+                   'uptime_seconds', queen.gauge_figures_v1(g.uptime_avg, g.uptime_min, g.uptime_max, g.last -> 'uptime_seconds'),
+                   'threadpool', NULL,
+                   'shared_state', '{"enabled": false, "queue_config_cache": {"size": 0, "hits": 0, "misses": 0},
+                       "transport": {"sent": 0, "received": 0, "dropped": 0}}'::JSONB) AS metrics
+        FROM gathered AS g
+    ), replicas AS (
+        SELECT p.hostname, p.port, count(*) AS points, jsonb_build_object(
+                   'hostname', p.hostname, 'port', p.port, 'workerId', p.worker_id, 'service', p.service,
+                   'timeSeries', jsonb_agg(jsonb_build_object('timestamp', queen.iso_ms_v1(p.bucket), 'metrics', p.metrics) ORDER BY p.bucket)) AS document
+        FROM points AS p
+        GROUP BY p.service, p.hostname, p.worker_id, p.port
+    )
+    SELECT COALESCE(jsonb_agg(r.document ORDER BY r.hostname COLLATE "C", r.port), '[]'), COALESCE(max(r.points), 0)
+    INTO v_replicas, v_points
+    FROM replicas AS r;
+    RETURN jsonb_build_object('timeRange', v_window.r_range, 'bucketMinutes', v_window.r_minutes,
+        'pointCount', v_points, 'replicaCount', jsonb_array_length(v_replicas), 'replicas', v_replicas);
+END
 $$;

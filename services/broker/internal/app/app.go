@@ -107,6 +107,7 @@ func (a *App) listeners() error {
 		MaxBodyBytes:     a.cfg.Server.MaxBodyBytes,
 		MaxInflightBytes: a.cfg.Server.MaxInflightBytes,
 		MaxWaiting:       a.cfg.Budget.MaxWaiting,
+		FetchSafeFloor:   a.cfg.Sink.SafeFloor,
 		PopDefaults:      popDefaults(a.cfg),
 	}, deps)
 	if err != nil {

@@ -213,7 +213,7 @@ func (e *engine) join(cfg *config.Config, db *boot.Database, tel *telemetry.Tele
 func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
-		Modes: e.modes, Groups: e.store, GroupNews: e.announcer,
+		Modes: e.modes, Groups: e.store, GroupNews: e.announcer, Analytics: e.store,
 		Admit:        func(ctx context.Context) (func(), error) { return e.gate.Acquire(ctx, admission.Maint) },
 		Replies:      e.pops.Replies,
 		QueueChanged: e.announcer.QueueChanged, FlagsChanged: e.announcer.FlagsChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,

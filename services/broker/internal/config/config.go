@@ -38,6 +38,7 @@ type Config struct {
 	Flow      Flow
 	KV        KV
 	Timers    Timers
+	Sink      Sink
 	Metrics   collector.Config
 	Mesh      hints.Config
 	Security  Security
@@ -87,6 +88,18 @@ type Flow struct {
 	// SegmentCacheMB is the memory, in MiB, for segments of which only a part was
 	// delivered; 0 keeps none.
 	SegmentCacheMB int `envconfig:"QUEEN_SEGMENT_CACHE_MB" default:"32"`
+}
+
+// Sink is what a storage sink may ask for.
+type Sink struct {
+	// SafeFloor is how long a change of a partition must lie back to be told as settled
+	// where the role of this broker cannot see since when other sessions write.
+	SafeFloor time.Duration `envconfig:"QUEEN_FETCH_SAFE_FLOOR_MS" default:"30000"`
+}
+
+// Validate checks the floor.
+func (s Sink) Validate() error {
+	return env.MillisBetween("QUEEN_FETCH_SAFE_FLOOR_MS", s.SafeFloor, time.Millisecond, maxWait)
 }
 
 // Security is what guards the broker. This version guards nothing, and must not

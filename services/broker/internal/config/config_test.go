@@ -62,6 +62,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
 		},
 		Timers:  config.Timers{MaxPayloadBytes: 1 << 20, MaxHorizonS: 7776000, MaxOps: 256},
+		Sink:    config.Sink{SafeFloor: 30 * time.Second},
 		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
@@ -93,7 +94,7 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
 		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0",
 		"QUEEN_MAX_PARKED_POPS", "0", "QUEEN_SEGMENT_CACHE_MB", "-1", "QUEEN_ACK_FUSION_SHARDS", "0",
-		"QUEEN_POP_FUSION_MAX_JOBS", "1025", "QUEEN_POP_FUSION_PACE_MS", "1001")
+		"QUEEN_POP_FUSION_MAX_JOBS", "1025", "QUEEN_POP_FUSION_PACE_MS", "1001", "QUEEN_FETCH_SAFE_FLOOR_MS", "0")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
@@ -110,6 +111,7 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		`QUEEN_ADMISSION_MAX_WAITING="0": a whole number between 1 and 1000000 is allowed`,
 		`QUEEN_ADMISSION_SHARE_ACK="1.5": a number between 0 and 1 is allowed`,
 		`QUEEN_MAX_PARKED_POPS="0": a whole number between 1 and 1000000 is allowed`,
+		`QUEEN_FETCH_SAFE_FLOOR_MS="0": a number of milliseconds between 1 and 86400000 is allowed`,
 		`QUEEN_SEGMENT_CACHE_MB="-1": a whole number between 0 and 1048576 is allowed`,
 	} {
 		require.ErrorContains(t, err, want)

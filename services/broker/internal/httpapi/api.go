@@ -71,8 +71,8 @@ func (a *API) addRoutes() {
 	a.route(http.MethodPost, "/api/v1/transaction", ReadWrite, a.transaction)
 
 	a.route(http.MethodPost, "/api/v1/configure", ReadWrite, a.configure)
-	a.read("/api/v1/resources/queues", ReadOnly, a.listQueues)
-	a.read("/api/v1/resources/queues/:queue", ReadOnly, a.getQueue)
+	a.addResourceRoutes()
+	a.addAnalyticsRoutes()
 	a.route(http.MethodDelete, "/api/v1/resources/queues/:queue", Admin, a.deleteQueue)
 	a.read("/api/v1/dlq", ReadOnly, a.dlq)
 	a.addGroupRoutes()

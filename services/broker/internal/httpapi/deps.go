@@ -70,7 +70,7 @@ type Switches interface {
 type Store interface {
 	Configure(ctx context.Context, tenant uuid.UUID, queue string, options json.RawMessage, merge bool) (store.RawJSON, error)
 	DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
-	ListQueues(ctx context.Context, tenant uuid.UUID) (store.RawJSON, error)
+	ListQueues(ctx context.Context, tenant uuid.UUID, cached bool) (store.RawJSON, error)
 	GetQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
 	DLQMessages(ctx context.Context, filter store.DLQFilter) (store.RawJSON, error)
 }
@@ -94,6 +94,7 @@ type Deps struct {
 	Store       Store
 	Groups      Groups
 	GroupNews   GroupNews
+	Analytics   Analytics
 	Database    Database
 	// Admit waits until a call of a management route may use the database, and returns
 	// what gives its place back; nil: at once.
@@ -135,6 +136,9 @@ type Config struct {
 	// BodyPatience is how long a client may pause while it sends a body, beyond
 	// what a slow line needs (default 30 s).
 	BodyPatience time.Duration
+	// FetchSafeFloor is how old a change of a partition must be to be told as settled
+	// where sessions hide since when they write (default 30 s).
+	FetchSafeFloor time.Duration
 	// PopDefaults fill in what a pop does not say.
 	PopDefaults wire.PopDefaults
 }
@@ -144,4 +148,6 @@ const (
 	MaxWaitingDefault   = 4096
 	InflightWaitDefault = 10 * time.Second
 	BodyPatienceDefault = 30 * time.Second
+
+	FetchSafeFloorDefault = 30 * time.Second
 )

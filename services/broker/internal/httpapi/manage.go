@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -30,24 +29,6 @@ func (a *API) configure(c echo.Context) error {
 			a.deps.QueueChanged(tenant, req.Queue, false)
 		}
 		return respond(c, status, doc)
-	})
-}
-
-// listQueues handles GET /api/v1/resources/queues.
-func (a *API) listQueues(c echo.Context) error {
-	return a.procedure(c, "queue list", func(ctx context.Context) (store.RawJSON, error) {
-		return a.deps.Store.ListQueues(ctx, a.tenant(c))
-	})
-}
-
-// getQueue handles GET /api/v1/resources/queues/:queue.
-func (a *API) getQueue(c echo.Context) error {
-	queue, err := name(c, "queue", wire.KindQueue)
-	if err != nil {
-		return err
-	}
-	return a.procedure(c, "queue lookup", func(ctx context.Context) (store.RawJSON, error) {
-		return a.deps.Store.GetQueue(ctx, a.tenant(c), queue)
 	})
 }
 

@@ -46,7 +46,8 @@ func TestQueueRoutesDecodeTheName(t *testing.T) {
 	b := setup(t)
 	b.want("GET", "/api/v1/resources/queues/a%2Fb%20c", "", http.StatusOK, `{"queue":"a/b c","verb":"get"}`)
 	b.want("DELETE", "/api/v1/resources/queues/a%2Fb", "{}", http.StatusOK, `{"queue":"a/b","verb":"delete"}`)
-	b.want("GET", "/api/v1/resources/queues?stats=cached&limit=x", "", http.StatusOK, `{"queue":"","verb":"list"}`)
+	b.want("GET", "/api/v1/resources/queues?stats=cached&limit=x", "", http.StatusOK, `{"queue":"","verb":"list cached"}`)
+	b.want("GET", "/api/v1/resources/queues?stats=live", "", http.StatusOK, `{"queue":"","verb":"list"}`)
 }
 
 func TestChangedQueuesAreAnnounced(t *testing.T) {

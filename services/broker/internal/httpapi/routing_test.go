@@ -21,7 +21,7 @@ func TestUnknownRoutesAnswerTheEnvelope(t *testing.T) {
 		{"GET", "/api/v1/nothing"}, {"POST", "/api/v1/push/"}, {"POST", "/api/v2/push"}, {"GET", "/api/"},
 		{"POST", "/streams/v1/query"}, {"GET", "/auth/you"}, {"POST", "/auth/login/x"}, {"POST", "/internal/api/reload"}, {"PUT", "/"},
 		{"POST", "/assets/x.js"}, {"DELETE", "/health/x"}, {"GET", "/API/v1/pop"}, {"POST", "/api/v1/%70ush"},
-		{"GET", "/api/v1/resources/queues/q/depth"}, {"POST", "/api/v1/resources/queues/q/depth"},
+		{"GET", "/api/v1/resources/queues/q/depths"}, {"POST", "/api/v1/resources/queues/q/depth/x"},
 		{"DELETE", "/api/v1/resources/queues/a/b"}, {"PATCH", "/api/v1/resources/queues/a/b"}, {"GET", "/api/v1/pop/queue/a/b"},
 		{"GET", "/api/v1/pop/queue/a/b/partition/c"}, {"POST", "/api/v1/lease/a/b/extend"},
 		{"OPTIONS", "/api/v1/nothing"}, {"BREW", "/api/v1/nothing"},

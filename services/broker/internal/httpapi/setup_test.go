@@ -110,7 +110,10 @@ func (f storeFake) Configure(_ context.Context, _ uuid.UUID, queue string, optio
 func (f storeFake) DeleteQueue(_ context.Context, _ uuid.UUID, queue string) (store.RawJSON, error) {
 	return f.queues("delete", queue)
 }
-func (f storeFake) ListQueues(context.Context, uuid.UUID) (store.RawJSON, error) {
+func (f storeFake) ListQueues(_ context.Context, _ uuid.UUID, cached bool) (store.RawJSON, error) {
+	if cached {
+		return f.queues("list cached", "")
+	}
 	return f.queues("list", "")
 }
 func (f storeFake) GetQueue(_ context.Context, _ uuid.UUID, queue string) (store.RawJSON, error) {
