@@ -234,7 +234,7 @@ func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Bro
 		all.Each[0].joining = all.joining
 		return all.Each[0], nil
 	}
-	all.Client = NewClient(urls...)
+	all.Client = s.brokerClient(urls...)
 	return all, nil
 }
 
@@ -278,9 +278,16 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 		// Tests are one tenant, and come all at once.
 		"QUEEN_KV_READ_RATE=1000000", "QUEEN_KV_READ_BURST=1000000", "QUEEN_KV_WRITE_RATE=1000000", "QUEEN_KV_WRITE_BURST=1000000", "QUEEN_KV_CELL_RATE=0",
 	}, env)
-	b := &Broker{DB: db, Client: NewClient(url), service: newService("broker", path, url+"/health", env)}
+	b := &Broker{DB: db, Client: s.brokerClient(url), service: newService("broker", path, url+"/health", env)}
 	b.Each = []*Broker{b}
 	return b, b.boot(ctx)
+}
+
+// brokerClient is a client of brokers, whose answers must be what is described.
+func (s *suite) brokerClient(urls ...string) *Client {
+	c := NewClient(urls...)
+	c.verify = s.verify
+	return c
 }
 
 // Restart starts the one broker again on the same port.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queenmq/queen/services/tests/contract"
 	"github.com/queenmq/queen/services/tests/process"
 )
 
@@ -52,10 +54,12 @@ type suite struct {
 	sweeper    func() (string, error)
 	postgres   func() (*postgres, error)
 	shared     func() (*Broker, error)
+	contract   func() (*contract.Contract, error)
 
-	mu      sync.Mutex
-	closers []func() // run last to first
-	faults  []error  // noticed while stopping
+	mu         sync.Mutex
+	closers    []func() // run last to first
+	faults     []error  // noticed while stopping
+	deviations int      // from the description of the routes
 }
 
 // current is the one suite of a test binary: the testing package offers no other
@@ -125,7 +129,43 @@ func newSuite(dir string) *suite {
 	s.sweeper = sync.OnceValues(func() (string, error) { return s.build("sweeper", "QUEEN_SWEEPER_BIN") })
 	s.postgres = sync.OnceValues(s.startPostgres)
 	s.shared = sync.OnceValues(s.startShared)
+	s.contract = sync.OnceValues(readContract)
 	return s
+}
+
+// maxDeviations is how many a run reports.
+const maxDeviations = 20
+
+// verify compares an answer of a broker with the description of its routes. A deviation
+// is a fault of the run, since the test at hand may look at something else.
+func (s *suite) verify(req *http.Request, a Answer) {
+	c, err := s.contract()
+	if err == nil {
+		err = c.Verify(req, contract.Answer(a))
+	}
+	if err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deviations++; s.deviations <= maxDeviations {
+		s.faults = append(s.faults, fmt.Errorf("%s %s answered %s\nwhich is not what %s says:\n%w", req.Method, req.URL, a, descriptionPath, err))
+	}
+}
+
+// descriptionPath is where the description of the broker's routes lies in the workspace.
+const descriptionPath = "services/broker/internal/httpapi/openapi.yaml"
+
+func readContract() (*contract.Contract, error) {
+	root, err := workspaceRoot()
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(root, descriptionPath))
+	if err != nil {
+		return nil, err
+	}
+	return contract.Parse(text)
 }
 
 // onClose registers something to stop at the end of the run.

@@ -1,0 +1,2 @@
+// Package contract compares answers of a broker with the description of its routes.
+package contract
