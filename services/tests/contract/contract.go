@@ -96,22 +96,22 @@ func (a Answer) mustBe(req *http.Request, status int, body string) error {
 type path struct {
 	template string
 	segments []string
-	rest     bool // the last segment takes all that is left
+	rest     int // the segment that takes all that the others leave, 0 for none
 	item     *v3.PathItem
 }
 
 func newPath(template string, item *v3.PathItem) path {
 	p := path{template: template, segments: strings.Split(template, "/"), item: item}
-	p.rest = slices.ContainsFunc(item.Parameters, takesRest)
+	parameters := item.Parameters
 	for _, op := range item.GetOperations().FromOldest() {
-		p.rest = p.rest || slices.ContainsFunc(op.Parameters, takesRest)
+		parameters = slices.Concat(parameters, op.Parameters)
+	}
+	for _, parameter := range parameters {
+		if rest := parameter.Extensions.GetOrZero("x-queen-rest-of-path"); rest != nil && rest.Value == "true" {
+			p.rest = slices.Index(p.segments, "{"+parameter.Name+"}")
+		}
 	}
 	return p
-}
-
-func takesRest(p *v3.Parameter) bool {
-	rest := p.Extensions.GetOrZero("x-queen-rest-of-path")
-	return rest != nil && rest.Value == "true"
 }
 
 // find is the path that a request goes to, nil for none.
@@ -126,11 +126,16 @@ func (c *Contract) find(escaped string) *path {
 }
 
 func (p *path) matches(segments []string) bool {
-	if len(segments) < len(p.segments) || len(segments) > len(p.segments) && !p.rest {
+	more := len(segments) - len(p.segments)
+	if more < 0 || more > 0 && p.rest == 0 {
 		return false
 	}
 	for i, want := range p.segments {
-		if want != segments[i] && !strings.HasPrefix(want, "{") {
+		at := i
+		if p.rest > 0 && i > p.rest {
+			at += more
+		}
+		if want != segments[at] && !strings.HasPrefix(want, "{") {
 			return false
 		}
 	}

@@ -51,6 +51,12 @@ paths:
         - {name: rest, in: path, required: true, x-queen-rest-of-path: true, schema: {type: string}}
       responses:
         "204": {description: Gone.}
+  /cellars/{name}/open:
+    post:
+      parameters:
+        - {name: name, in: path, required: true, x-queen-rest-of-path: true, schema: {type: string}}
+      responses:
+        "204": {description: Open.}
 components:
   schemas:
     Error:
@@ -112,6 +118,8 @@ func TestAnswersAreComparedWithTheDescription(t *testing.T) {
 		"composed, a member too much":    {"GET", "/fruit/all", 200, json, `{"fruit":[{` + id + `,"size":1,"ripe":true,"colour":"blue"}]}`, "colour"},
 		"composed, a member too few":     {"GET", "/fruit/all", 200, json, `{"fruit":[{` + id + `,"size":1}]}`, "ripe"},
 		"the rest of the path":           {"DELETE", "/baskets/a/b/c%2Fd//e", 204, nil, ``, ""},
+		"the middle of the path":         {"POST", "/cellars/a/b/open", 204, nil, ``, ""},
+		"no end of the path":             {"POST", "/cellars/a/b/close", 204, nil, ``, "only 404"},
 		"too little of a path":           {"DELETE", "/baskets/a", 204, nil, ``, "only 404"},
 		"no such route":                  {"GET", "/bread", 404, json, `{"error":"Not Found","code":"no_such_route"}`, ""},
 		"no such route, in other words":  {"GET", "/bread", 404, json, `{"error":"Not Found"}`, "only 404"},

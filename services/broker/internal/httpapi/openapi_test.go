@@ -76,11 +76,11 @@ func (o operation) route() string {
 		if p.In != "path" {
 			continue
 		}
-		as := ":" + p.Name
 		if rest := p.Extensions.GetOrZero("x-queen-rest-of-path"); rest != nil && rest.Value == "true" {
-			as = "*"
+			before, _, _ := strings.Cut(path, "{"+p.Name+"}")
+			return before + "*" // what follows a name with slashes is the handler's affair
 		}
-		path = strings.ReplaceAll(path, "{"+p.Name+"}", as)
+		path = strings.ReplaceAll(path, "{"+p.Name+"}", ":"+p.Name)
 	}
 	return path
 }
