@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	validator "github.com/pb33f/libopenapi-validator"
 	"github.com/pb33f/libopenapi-validator/config"
 	"github.com/pb33f/libopenapi-validator/content"
 	"github.com/pb33f/libopenapi-validator/responses"
@@ -36,8 +37,10 @@ func Parse(text []byte) (*Contract, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the description of the routes: %w", err)
 	}
-	c := &Contract{check: responses.NewResponseBodyValidator(doc, config.WithFormatAssertions(),
-		config.WithBodyDecoder("application/json", content.DecoderFunc(decodeJSON)))}
+	// This one compiles all schemas ahead. Compiling is what it must not do twice at once.
+	v := validator.NewValidatorFromV3Model(doc, config.WithFormatAssertions(),
+		config.WithBodyDecoder("application/json", content.DecoderFunc(decodeJSON)))
+	c := &Contract{check: v.GetResponseBodyValidator()}
 	for template, item := range doc.Paths.PathItems.FromOldest() {
 		c.paths = append(c.paths, newPath(template, item))
 	}
