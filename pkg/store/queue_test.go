@@ -405,3 +405,48 @@ func TestTimestampFormsOfTheWire(t *testing.T) {
 	b.one([]any{&micros, &millis}, `SELECT queen.iso_us_v1('2026-01-02 03:04:05.0067+00'), queen.iso_ms_v1('2026-01-02 05:04:05.0999+02')`)
 	require.Equal(t, []string{"2026-01-02T03:04:05.006700Z", "2026-01-02T03:04:05.099Z"}, []string{micros, millis})
 }
+
+// Beyond ten thousand partitions a detail lists the first ones, and says so.
+func TestDetailsListABoundedNumberOfPartitions(t *testing.T) {
+	t.Parallel()
+	const shown = 10_000
+	b := setup(t)
+	b.configure("q", `{}`, false)
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset)
+		SELECT q.id, lpad(n::text, 6, '0'), 0 FROM queen.queues AS q, generate_series(1, $1::int) AS n`, shown)
+	tenant := store.DefaultTenant()
+	details := map[string]func() (store.RawJSON, error){
+		"detail": func() (store.RawJSON, error) { return b.store.GetQueue(t.Context(), tenant, "q") },
+		"status": func() (store.RawJSON, error) { return b.store.QueueDetail(t.Context(), tenant, "q") },
+		"depth":  func() (store.RawJSON, error) { return b.store.QueueDepth(t.Context(), tenant, "q", "") },
+	}
+	for name, detail := range details {
+		doc := read[document](t)(detail())
+		require.Len(t, doc["partitions"], shown, name)
+		require.NotContains(t, doc, "partitionsTruncated", name)
+	}
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset) SELECT q.id, '000000', 6 FROM queen.queues AS q`)
+	for name, detail := range details {
+		doc := read[document](t)(detail())
+		require.Len(t, doc["partitions"], shown, name)
+		require.Equal(t, true, doc["partitionsTruncated"], name)
+	}
+	require.Equal(t, float64(shown+7), read[document](t)(details["depth"]())["pending"], "sums are of all")
+	require.Equal(t, float64(shown+7), read[document](t)(details["detail"]())["totals"].(document)["pending"])
+}
+
+func TestListQueuesFromTheLastRefresh(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push(segment("q", "p", 1, 2))
+	b.refresh()
+	b.measure(10)
+	b.push(segment("q", "r", 1, 2, 3))
+	list := func(cached bool) document {
+		doc, err := b.store.ListQueues(t.Context(), store.DefaultTenant(), cached)
+		return read[document](t)(doc, err)["queues"].([]any)[0].(document)
+	}
+	require.Equal(t, []any{2.0, document{"segments": 2.0, "messages": 5.0}}, []any{list(false)["partitions"], list(false)["segments"]})
+	require.Equal(t, []any{1.0, document{"segments": 1.0, "messages": 2.0}}, []any{list(true)["partitions"], list(true)["segments"]})
+	require.Equal(t, document{"total": 2.0, "pending": 2.0, "processing": 0.0}, list(true)["messages"])
+}

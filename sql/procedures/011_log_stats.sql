@@ -701,8 +701,7 @@ BEGIN
                    'name', s.r_name,
                    'createdAt', queen.iso_ms_v1(s.r_created_at),
                    'stats', s.stats,
-                   'oldestMessage', CASE WHEN s.r_pending > 0
-                       THEN queen.iso_ms_v1(queen.log_oldest_pending_at_v1(s.r_id, s.r_wanted)) END,
+                   'oldestMessage', queen.iso_ms_v1(o.r_at),
                    'newestMessage', (
                        SELECT queen.iso_ms_v1(g.created_at)
                        FROM queen.log_segments AS g
@@ -718,6 +717,7 @@ BEGIN
                    WHERE k.partition_id = s.r_id
                ) ELSE '{}' END ORDER BY s.r_name COLLATE "C"), '[]')
         FROM shown AS s
+        LEFT JOIN LATERAL queen.log_pending_since_v1(s.r_id, s.r_wanted) AS o ON s.r_pending > 0
     ), queen.six_figures_v1(
         COALESCE(sum(l.r_total), 0)::BIGINT, COALESCE(sum(l.r_pending), 0)::BIGINT, COALESCE(sum(l.r_processing), 0)::BIGINT,
         COALESCE(sum(l.r_completed), 0)::BIGINT, COALESCE(sum(l.r_dead_letter), 0)::BIGINT

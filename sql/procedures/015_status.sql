@@ -31,12 +31,12 @@ BEGIN
     SELECT COALESCE(jsonb_object_agg(queen.iso_ms_v1(g.bucket), g.figures), '{}') INTO v_gauges
     FROM (
         SELECT queen.metrics_bucket_v1(m.captured_at, v_window.r_minutes) AS bucket, jsonb_build_object(
-                   'cpuUserUs', round(avg((m.metrics #>> '{cpu,user_us}')::NUMERIC), 2),
-                   'cpuSystemUs', round(avg((m.metrics #>> '{cpu,system_us}')::NUMERIC), 2),
-                   'rssBytes', round(avg((m.metrics #>> '{memory,rss_bytes}')::NUMERIC)),
-                   'poolSize', round(avg((m.metrics #>> '{database,pool_size}')::NUMERIC), 2),
-                   'poolIdle', round(avg((m.metrics #>> '{database,pool_idle}')::NUMERIC), 2),
-                   'poolActive', round(avg((m.metrics #>> '{database,pool_active}')::NUMERIC), 2)) AS figures
+                   'cpuUserUs', round(avg((m.metrics -> 'cpu' ->> 'user_us')::NUMERIC), 2),
+                   'cpuSystemUs', round(avg((m.metrics -> 'cpu' ->> 'system_us')::NUMERIC), 2),
+                   'rssBytes', round(avg((m.metrics -> 'memory' ->> 'rss_bytes')::NUMERIC)),
+                   'poolSize', round(avg((m.metrics -> 'database' ->> 'pool_size')::NUMERIC), 2),
+                   'poolIdle', round(avg((m.metrics -> 'database' ->> 'pool_idle')::NUMERIC), 2),
+                   'poolActive', round(avg((m.metrics -> 'database' ->> 'pool_active')::NUMERIC), 2)) AS figures
         FROM queen.system_metrics AS m
         WHERE m.service = 'broker' AND m.captured_at >= v_window.r_from AND m.captured_at <= v_window.r_to
         GROUP BY bucket

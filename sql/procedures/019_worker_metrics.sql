@@ -627,6 +627,7 @@ SET jit = off
 AS $$
 DECLARE
     c_queues  CONSTANT INTEGER := 1000;
+    c_whole   CONSTANT INTEGER := 5256000; -- ten years: one point of all
     v_tenant  UUID := COALESCE(NULLIF(p_filters ->> '_tenant', ''), '00000000-0000-0000-0000-000000000001')::UUID;
     v_points  JSONB := queen.throughput_points_v1(p_filters);
     v_window  RECORD;
@@ -642,7 +643,7 @@ BEGIN
     FROM (
         SELECT p.r_queue_id AS id, sum(p.r_push_messages) AS pushed, sum(p.r_pop_messages) AS popped, sum(p.r_ack_success) AS acked,
                sum(p.r_ack_failed) AS refused, sum(p.r_lag_sum) AS lag_sum, max(p.r_max_lag_ms) AS max_lag
-        FROM queen.queue_points_v1(v_tenant, v_window.r_from, v_window.r_to, v_window.r_minutes, NULLIF(p_filters ->> 'queue', '')) AS p
+        FROM queen.queue_points_v1(v_tenant, v_window.r_from, v_window.r_to, c_whole, NULLIF(p_filters ->> 'queue', '')) AS p
         GROUP BY p.r_queue_id
         ORDER BY sum(p.r_push_messages) + sum(p.r_pop_messages) DESC, p.r_queue_id
         LIMIT c_queues
@@ -661,11 +662,13 @@ END
 $$;
 
 -- A gauge of one process over a part of the time.
-CREATE OR REPLACE FUNCTION queen.gauge_figures_v1(p_avg NUMERIC, p_min NUMERIC, p_max NUMERIC, p_last JSONB)
+CREATE OR REPLACE FUNCTION queen.gauge_figures_v1(
+    p_avg DOUBLE PRECISION, p_min DOUBLE PRECISION, p_max DOUBLE PRECISION, p_last JSONB
+)
 RETURNS JSONB
 LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT jsonb_build_object('avg', round(p_avg, 2), 'min', p_min, 'max', p_max, 'last', p_last)
+    SELECT jsonb_build_object('avg', round(p_avg::NUMERIC, 2), 'min', p_min, 'max', p_max, 'last', p_last)
 $$;
 
 -- The state of the processes over time, by host name. Filter keys, all optional: from,
@@ -689,14 +692,18 @@ BEGIN
     WITH samples AS (
         SELECT m.service, m.hostname, m.worker_id, m.port, m.captured_at, m.metrics,
                queen.metrics_bucket_v1(m.captured_at, v_window.r_minutes) AS bucket,
-               (m.metrics #>> '{cpu,user_us}')::NUMERIC AS cpu_user, (m.metrics #>> '{cpu,system_us}')::NUMERIC AS cpu_system,
-               (m.metrics #>> '{memory,rss_bytes}')::NUMERIC AS rss,
-               (m.metrics #>> '{database,pool_size}')::NUMERIC AS pool_size, (m.metrics #>> '{database,pool_idle}')::NUMERIC AS pool_idle,
-               (m.metrics #>> '{database,pool_active}')::NUMERIC AS pool_active, (m.metrics ->> 'uptime_seconds')::NUMERIC AS uptime
+               (m.metrics -> 'cpu' ->> 'user_us')::DOUBLE PRECISION AS cpu_user,
+               (m.metrics -> 'cpu' ->> 'system_us')::DOUBLE PRECISION AS cpu_system,
+               (m.metrics -> 'memory' ->> 'rss_bytes')::DOUBLE PRECISION AS rss,
+               (m.metrics -> 'database' ->> 'pool_size')::DOUBLE PRECISION AS pool_size,
+               (m.metrics -> 'database' ->> 'pool_idle')::DOUBLE PRECISION AS pool_idle,
+               (m.metrics -> 'database' ->> 'pool_active')::DOUBLE PRECISION AS pool_active,
+               (m.metrics ->> 'uptime_seconds')::DOUBLE PRECISION AS uptime
         FROM queen.system_metrics AS m
         WHERE m.captured_at >= v_window.r_from AND m.captured_at <= v_window.r_to
           AND (v_host IS NULL OR m.hostname = v_host)
           AND (v_worker IS NULL OR m.worker_id = v_worker)
+        OFFSET 0 -- so that each leaf is taken out once, not for each of its figures
     ), gathered AS (
         SELECT s.service, s.hostname, s.worker_id, s.port, s.bucket, (array_agg(s.metrics ORDER BY s.captured_at DESC))[1] AS last,
                avg(s.cpu_user) AS cpu_user_avg, min(s.cpu_user) AS cpu_user_min, max(s.cpu_user) AS cpu_user_max,

@@ -44,17 +44,17 @@ func TestAnalyticsOfAnInstallation(t *testing.T) {
 	}, 20*time.Second, 100*time.Millisecond)
 	refreshStats(t, b)
 
-	t.Run("overview", func(t *testing.T) { checkOverview(t, b) })
-	t.Run("status", func(t *testing.T) { checkStatus(t, b, q) })
-	t.Run("queue lag and operations", func(t *testing.T) { checkQueueSeries(t, b, q) })
-	t.Run("parked replicas", func(t *testing.T) { checkParked(t, b, idle) })
-	t.Run("workers and systems", func(t *testing.T) { checkProcesses(t, b, q) })
-	t.Run("workload", func(t *testing.T) { checkWorkload(t, b, q) })
-	t.Run("dead letters", func(t *testing.T) { checkSignatures(t, b, q) })
-	t.Run("liveness", func(t *testing.T) { checkLiveness(t, b, q) })
-	t.Run("volume", func(t *testing.T) { checkVolume(t, b, q) })
-	t.Run("PostgreSQL", func(t *testing.T) { checkPostgres(t, b) })
-	t.Run("refusals", func(t *testing.T) { checkRefusals(t, b) })
+	checkOverview(t, b)
+	checkStatus(t, b, q)
+	checkQueueSeries(t, b, q)
+	checkParked(t, b, idle)
+	checkProcesses(t, b, q)
+	checkWorkload(t, b, q)
+	checkSignatures(t, b, q)
+	checkLiveness(t, b, q)
+	checkVolume(t, b, q)
+	checkPostgres(t, b)
+	checkRefusals(t, b)
 }
 
 // requireNothingYet asks for series that have no points.
@@ -69,6 +69,7 @@ func requireNothingYet(t *testing.T, b *harness.Broker) {
 }
 
 func checkOverview(t *testing.T, b *harness.Broker) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/resources/overview")
 	requireMillisecond(t, d["timestamp"])
 	require.InDelta(t, 0, d["statsAge"], 60)
@@ -81,6 +82,7 @@ func checkOverview(t *testing.T, b *harness.Broker) {
 }
 
 func checkStatus(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/status")
 	requireKeys(t, d, "timeRange", "bucketMinutes", "pointCount", "throughput", "queues", "messages", "leases", "deadLetterQueue", "workers", "errors", "statsAge")
 	requireKeys(t, d["timeRange"].(object), "from", "to")
@@ -124,6 +126,7 @@ func sumOf(points []any, key string) (sum float64) {
 }
 
 func checkQueueSeries(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	lag := b.Get(t, "/api/v1/analytics/queue-lag?queue="+q).Objects(t)
 	var popped float64
 	for i, point := range lag {
@@ -154,6 +157,7 @@ func checkQueueSeries(t *testing.T, b *harness.Broker, q string) {
 }
 
 func checkParked(t *testing.T, b *harness.Broker, idle string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/analytics/queue-parked-replicas?queue="+idle)
 	requireKeys(t, d, "timeRange", "bucketMinutes", "series", "replicas")
 	require.Equal(t, []any{object{"hostname": "here", "workerId": 0.0}}, d["replicas"])
@@ -164,6 +168,7 @@ func checkParked(t *testing.T, b *harness.Broker, idle string) {
 }
 
 func checkProcesses(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	w := shown(t, b, "/api/v1/analytics/worker-metrics?hostname=here&workerId=0")
 	requireKeys(t, w, "timeRange", "bucketMinutes", "pointCount", "timeSeries", "workers", "queues", "summary")
 	points := w["timeSeries"].([]any)
@@ -207,6 +212,7 @@ func values(of any, keys ...string) (out []any) {
 }
 
 func checkWorkload(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/analytics/workload")
 	requireKeys(t, d, "timeRange", "bucketMinutes", "groupBy", "buckets", "rows", "tenant")
 	require.Equal(t, "namespace", d["groupBy"])
@@ -226,6 +232,7 @@ func checkWorkload(t *testing.T, b *harness.Broker, q string) {
 }
 
 func checkSignatures(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/analytics/dlq-signatures?queue="+q)
 	requireKeys(t, d, "queue", "rowsNow", "sample", "retryCounts", "groups", "oldest", "newest", "avgBytes", "signatures", "byDay")
 	require.Equal(t, []any{q, 1.0, 1.0, []any{object{"group": "g", "n": 1.0}}}, values(d, "queue", "rowsNow", "sample", "groups"))
@@ -235,6 +242,7 @@ func checkSignatures(t *testing.T, b *harness.Broker, q string) {
 }
 
 func checkLiveness(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/analytics/partition-liveness?limit=1")
 	requireMillisecond(t, d["capturedAt"])
 	row := d["rows"].([]any)[0].(object)
@@ -247,6 +255,7 @@ func checkLiveness(t *testing.T, b *harness.Broker, q string) {
 }
 
 func checkVolume(t *testing.T, b *harness.Broker, q string) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/status/analytics?queue="+q)
 	requireKeys(t, d, "dataPoints", "interval", "from", "to")
 	require.Equal(t, "hour", d["interval"])
@@ -260,6 +269,7 @@ func checkVolume(t *testing.T, b *harness.Broker, q string) {
 }
 
 func checkPostgres(t *testing.T, b *harness.Broker) {
+	t.Helper()
 	d := shown(t, b, "/api/v1/analytics/postgres-stats")
 	requireKeys(t, d, "timestamp", "database", "databaseCache", "tableCache", "indexCache", "cacheSummary", "deadTuples", "hotUpdates", "activeQueries",
 		"autovacuumStatus", "bufferConfig", "bufferUsage", "tableSizes")
@@ -293,6 +303,7 @@ func checkPostgres(t *testing.T, b *harness.Broker) {
 }
 
 func checkRefusals(t *testing.T, b *harness.Broker) {
+	t.Helper()
 	for path, text := range map[string]string{
 		"analytics/retention?groupBy=x":                     "bad groupBy",
 		"analytics/workload?groupBy=x":                      "bad groupBy",
