@@ -343,7 +343,7 @@ SET jit = off
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT l.consumer_group, l.queue::TEXT, l.name, l.id, l.worker_id, l.lag, s.since
+    SELECT l.consumer_group, l.queue::TEXT, l.name, l.id, l.worker_id, l.lag, COALESCE(l.since, s.r_at)
     FROM (
         SELECT c.consumer_group, q.name AS queue, p.name, p.id, c.worker_id, f.r_wanted AS wanted, f.r_lag AS lag,
                CASE WHEN f.r_wanted = p.log_start THEN p.oldest_live_at END AS since
@@ -354,19 +354,21 @@ BEGIN
         WHERE q.tenant_id = p_tenant AND f.r_lag > 0 AND (p.oldest_live_at IS NULL OR p.oldest_live_at <= p_before)
         OFFSET 0
     ) AS l
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN l.since IS NULL THEN queen.log_oldest_pending_at_v1(l.id, l.wanted) ELSE l.since END AS since
-    ) AS s
-    WHERE s.since <= p_before;
+    LEFT JOIN LATERAL (
+        SELECT t.r_at FROM queen.log_pending_since_v1(l.id, l.wanted) AS t WHERE l.since IS NULL
+    ) AS s ON TRUE
+    WHERE COALESCE(l.since, s.r_at) <= p_before;
 END
 $$;
 
 -- The groups of a tenant: an array with one element for each group and queue. The
--- oldest message of each is found as the statistics find it.
+-- oldest message of each is found as the statistics find it. Cursors are summed up in
+-- a hash table: to sort them takes twice as long.
 CREATE OR REPLACE FUNCTION queen.get_consumer_groups_v4(p_tenant UUID DEFAULT '00000000-0000-0000-0000-000000000001')
 RETURNS JSONB
 LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_custom_plan
+SET enable_sort = off
 SET work_mem = '32MB'
 SET jit = off
 AS $$
@@ -477,8 +479,7 @@ BEGIN
                        'lastConsumedAt', NULL,
                        'totalConsumed', l.total_consumed,
                        'offsetLag', l.lag,
-                       'timeLagSeconds', CASE WHEN l.lag > 0
-                           THEN queen.seconds_since_v1(queen.log_oldest_pending_at_v1(l.id, l.wanted)) ELSE 0 END,
+                       'timeLagSeconds', queen.seconds_since_v1(s.r_at),
                        'leaseActive', COALESCE(l.lease_expires_at > now(), FALSE)
                    ) ORDER BY l.name) AS partitions
             FROM (
@@ -491,6 +492,9 @@ BEGIN
                 ORDER BY q.name, p.name
                 LIMIT p_limit
             ) AS l
+            LEFT JOIN LATERAL (
+                SELECT t.r_at FROM queen.log_pending_since_v1(l.id, l.wanted) AS t WHERE l.lag > 0
+            ) AS s ON TRUE
             GROUP BY l.queue
         ) AS d
     );

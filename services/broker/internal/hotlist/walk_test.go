@@ -416,3 +416,48 @@ func TestWatchMarksWhatWasWrittenLately(t *testing.T) {
 	require.NoError(t, b.watch(t.Context(), WatchSpan))
 	require.Len(t, b.store.watches, 1, "nobody waits any more")
 }
+
+// A group whose cursors have all moved has no lease any more: its walk frees the lanes
+// that waited for one.
+func TestRepairFreesWhatWaitsForALease(t *testing.T) {
+	t.Parallel()
+	for name, repair := range map[string]func(b *bench){
+		"at once":        func(b *bench) { require.NoError(b.t, b.Repair(b.t.Context(), tenant, "q", "g")) },
+		"when it is due": func(b *bench) { b.MarkGroup(tenant, "q", "", "g"); b.pass(time.Second); b.lay(b.t.Context()) },
+		"after a failure": func(b *bench) {
+			b.store.err = errDown
+			require.ErrorIs(b.t, b.Repair(b.t.Context(), tenant, "q", "g"), errDown)
+			b.store.err = nil
+			b.reseed()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupQueue(t, plain)
+			b.push(1)
+			b.taken(9)
+			b.store.list("p")
+			b.reseed()
+			_, state := b.ask()
+			require.Equal(t, Empty, state, "a walk leaves a lane alone that is leased")
+			repair(b)
+			c := b.take(1)
+			require.Equal(t, []string{"p"}, c.Partitions())
+			c.Return([]Verdict{leasedTo(b, 9)})
+			b.reseed()
+			_, state = b.ask()
+			require.Equal(t, Empty, state, "the walk after it is like any other")
+		})
+	}
+}
+
+func TestRepairOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	b := setup(t, Config{})
+	require.NoError(t, b.Repair(t.Context(), tenant, "q", "g"))
+	b.reseed()
+	pages := b.store.pages
+	require.NoError(t, b.Repair(t.Context(), tenant, "q", "another"))
+	require.NoError(t, (*List)(nil).Repair(t.Context(), tenant, "q", "g"))
+	require.Equal(t, pages, b.store.pages, "nobody pops for them, so nobody has to know")
+}
