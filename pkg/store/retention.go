@@ -65,9 +65,7 @@ func (m *MaintenanceSession) SetLockWait(ctx context.Context, wait time.Duration
 // OthersAtWork tells whether at this moment another session executes something on
 // the database. A role that may not see the sessions of others sees those of its own.
 func (m *MaintenanceSession) OthersAtWork(ctx context.Context) (busy bool, err error) {
-	err = m.row(ctx, "look for others at work", `SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_stat_get_activity(NULL) AS a
-		WHERE a.datid = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
-		  AND a.state = 'active' AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend')`, nil, &busy)
+	err = m.row(ctx, "look for others at work", atWork(`a.pid <> pg_backend_pid()`), nil, &busy)
 	return busy, err
 }
 

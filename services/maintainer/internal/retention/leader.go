@@ -11,6 +11,7 @@ import (
 
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/worker/giveway"
 )
 
 // leader is what a replica keeps from cycle to cycle: its connection, and what it
@@ -94,8 +95,10 @@ func (l *leader) setLockWait(ctx context.Context, wait time.Duration) error {
 	return l.session.SetLockWait(ctx, wait)
 }
 
-func (l *leader) othersAtWork(ctx context.Context) (bool, error) {
-	return l.session.OthersAtWork(ctx)
+// rest has a phase give way to others.
+func (l *leader) rest() *giveway.Rest {
+	cfg := giveway.Config{Look: RestAfter, Piece: RestAfter, Factor: RestFactor, Most: RestMost, Memory: RestMemory}
+	return giveway.New(cfg, func(ctx context.Context) (bool, error) { return l.session.OthersAtWork(ctx) }).Rest()
 }
 
 // tryLock tries the lock on the connection of the last cycle, and on a new one where

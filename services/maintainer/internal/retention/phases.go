@@ -12,7 +12,7 @@ import (
 func (l *leader) retentionPhase() lanePhase {
 	return lanePhase{
 		name: PhaseRetention, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
-		rest: &rest{others: l.othersAtWork},
+		rest: l.rest(),
 		due:  func(q store.QueuePlan) bool { return q.LiveDue },
 		way:  func(q store.QueuePlan) course { return newHeldCourse(l.heldOf(q), q) },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {
@@ -34,7 +34,7 @@ func (l *leader) retentionPhase() lanePhase {
 func (l *leader) txnsPhase() lanePhase {
 	return lanePhase{
 		name: PhaseTxns, pace: newPace(l.cfg.BatchSize), aside: newAside(HeldMin, HeldMax), lockWait: l.setLockWait, lost: l.lost,
-		rest: &rest{others: l.othersAtWork},
+		rest: l.rest(),
 		due:  func(q store.QueuePlan) bool { return q.TxnsDue && q.Txns != nil },
 		way:  func(store.QueuePlan) course { return &straight{} },
 		page: func(ctx context.Context, q store.QueuePlan, s span) (store.Page, error) {

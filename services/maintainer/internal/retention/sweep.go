@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/worker/giveway"
 )
 
 // lanePhase is one of the phases that go through the lanes of queues.
@@ -32,7 +33,7 @@ type lanePhase struct {
 	// lockWait says how long steps wait for their lanes.
 	lockWait func(ctx context.Context, wait time.Duration) error
 	// rest gives way to others; nil does not.
-	rest *rest
+	rest *giveway.Rest
 	// lost tells that the session is gone.
 	lost func() bool
 }
@@ -220,7 +221,8 @@ func (s *sweep) lane(ctx context.Context, v *visit, lane uuid.UUID, stop func() 
 // giveWay rests after a step that deleted, where the phase has the time.
 func (s *sweep) giveWay(ctx context.Context, took time.Duration) {
 	if s.rest != nil {
-		s.rest.after(ctx, took)
+		s.rest.Worked(took)
+		s.rest.Take(ctx)
 	}
 }
 

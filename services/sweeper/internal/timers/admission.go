@@ -15,6 +15,7 @@ type database interface {
 	TimersFire(ctx context.Context, segs []store.FireSegment) ([]store.FireVerdict, error)
 	TimersFail(ctx context.Context, timers []store.HeldTimer, f store.TimerFailure) (store.TimersFailed, error)
 	TimersDeadLetter(ctx context.Context, letters []store.TimerLetter, minAttempts int) (archived, skipped int, err error)
+	OthersAtWork(ctx context.Context) (bool, error)
 	KVSwitches(ctx context.Context) (store.KVSwitches, error)
 	KVExpire(ctx context.Context, shards []int16, rows int) (store.KVExpired, error)
 	KVMeasure(ctx context.Context, shards []int16, tenants int) (store.KVUsage, error)
@@ -68,6 +69,10 @@ func (a *admission) TimersDeadLetter(ctx context.Context, letters []store.TimerL
 		return n, err
 	})
 	return archived, skipped, err
+}
+
+func (a *admission) OthersAtWork(ctx context.Context) (bool, error) {
+	return admitted(ctx, a, func() (bool, error) { return a.db.OthersAtWork(ctx) })
 }
 
 func (a *admission) KVSwitches(ctx context.Context) (store.KVSwitches, error) {

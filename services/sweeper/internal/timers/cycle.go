@@ -79,6 +79,7 @@ func (s *Sweeper) probe(ctx context.Context) (store.TimersDue, error) {
 	}
 	s.bell.probed(due.Now)
 	s.metrics.probed(ctx, due)
+	s.haste.felt(due.Late)
 	return due, nil
 }
 

@@ -27,6 +27,22 @@
 //
 // What a fire costs is lanes: gathering five claims of 200 makes it cheaper by half.
 //
+// # Beside others
+//
+// A backlog has time, and a push has not. A drain that has worked for RestLook asks whether
+// sessions other than those of sweepers execute something. While they do, it makes one call
+// at a time, of one lane or of a quarter of a claim, and rests after each for RestFactor
+// times as long. An empty machine is used as it is; nothing rests before the first fire of
+// a drain, nor after half of its lease, nor once timers have been late for RestTime: then
+// they are fired as if nobody else was there, until they are hardly late.
+//
+// Measured on 2026-11-30 on two cores (the row beside of make bench-timers, in short
+// blocks, the machine not quite quiet): the p99 of pushes at half of what they reach is 1.8
+// times what it is alone in the median of the rounds, 3 times in the worst, and 4.3 times
+// where a drain does not give way. Beside them about 1,200 timers a second are fired.
+//
+// # What becomes of a fire
+//
 //	fired      the messages are in the log, the timers gone, in one commit; brokers are told
 //	stale      a timer of the segment was not held any more: the others are given back at once
 //	transient  given back for TransientBackoff, no attempt spent, nothing more claimed for now

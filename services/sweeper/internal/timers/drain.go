@@ -13,7 +13,8 @@ const (
 	// than they take. What a fire costs is lanes: a claim of 200 out of 100 lanes meets nearly
 	// all of them, and so do 1000.
 	FireClaims = 5
-	// GatherTime is how long they are gathered: the first of them are late already.
+	// GatherTime is how long they are gathered, rests apart: the first of them are late
+	// already.
 	GatherTime = 100 * time.Millisecond
 	// StopGrace is how long a stop waits for the fire that is under way.
 	StopGrace = 5 * time.Second
@@ -26,6 +27,7 @@ const (
 // drain is one turn of claiming and firing.
 type drain struct {
 	*Sweeper
+	*turns
 	stop  <-chan struct{} // closed: begin nothing more
 	began time.Time
 	taken int  // timers claimed
@@ -45,6 +47,9 @@ type drain struct {
 // on a slow database would steal each other's timers for ever, and fire none.
 func (s *Sweeper) drain(ctx context.Context) *drain {
 	d := &drain{Sweeper: s, stop: ctx.Done(), began: time.Now()}
+	var wake context.CancelFunc
+	d.turns, wake = s.turns(ctx)
+	defer wake()
 	work, cancel := lasting(ctx, StopGrace)
 	defer cancel()
 	var workers sync.WaitGroup
@@ -138,9 +143,15 @@ func (d *drain) count(add func(sum *Report)) {
 // late they are: that is known to the millisecond, the order of a claim exactly.
 func (d *drain) gather(ctx context.Context) (batch []*held) {
 	var bytes int64
-	for began, claims := time.Now(), 0; claims < FireClaims && bytes < d.cfg.MaxFireBytes && time.Since(began) < GatherTime && !d.over(); claims++ {
+	var took time.Duration
+	for claims := 0; claims < FireClaims*d.claims() && bytes < d.cfg.MaxFireBytes && took < GatherTime; claims++ {
+		if d.giveWay(); d.over() {
+			break
+		}
 		rows := d.ask()
-		claim, err := d.claim(ctx, rows)
+		var claim []*held
+		var err error
+		took += d.call(false, func() { claim, err = d.claim(ctx, rows) })
 		if err != nil {
 			d.claimFailed(ctx, err)
 			break
@@ -161,7 +172,7 @@ func (d *drain) gather(ctx context.Context) (batch []*held) {
 // ask is how many timers to claim. Their payloads are held in memory, and the database
 // gives 32 MiB of them at most: while timers are large, fewer are asked for.
 func (d *drain) ask() int {
-	rows := min(d.pressure.rows(d.cfg.ClaimBatch), d.cfg.CycleMaxRows-d.taken)
+	rows := min(d.pressure.rows(max(d.cfg.ClaimBatch/d.claims(), 1)), d.cfg.CycleMaxRows-d.taken)
 	if d.weight > 0 {
 		rows = min(rows, int(max(d.cfg.MaxFireBytes/d.weight, 1)))
 	}

@@ -35,6 +35,7 @@ const (
 	callFire       = "fire"
 	callFail       = "fail"
 	callDeadLetter = "deadletter"
+	callOthers     = "others"
 	callSwitches   = "switches"
 	callExpire     = "expire"
 	callMeasure    = "measure"
@@ -69,6 +70,7 @@ type fakeDB struct {
 	fault    func(call string, n int) error // before the call does anything; n counts from 1
 	after    func(call string) error        // after it did
 	poison   string                         // key that no fire may hold
+	others   bool                           // are at work
 	stealing bool                           // claims take nothing, though timers are due
 	fired    []string                       // keys, in the order of their frames
 	letters  []store.TimerLetter
@@ -236,6 +238,15 @@ func (f *fakeDB) TimersDeadLetter(ctx context.Context, letters []store.TimerLett
 		f.letters = append(f.letters, l)
 	}
 	return archived, len(letters) - archived, f.end(callDeadLetter)
+}
+
+func (f *fakeDB) OthersAtWork(ctx context.Context) (bool, error) {
+	if err := f.begin(ctx, callOthers, 0); err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.others, f.end(callOthers)
 }
 
 func (f *fakeDB) KVSwitches(ctx context.Context) (store.KVSwitches, error) {

@@ -11,16 +11,18 @@ import (
 )
 
 // fireAll fires volleys one after the other. When the drain is stopped, or the database
-// is in trouble, the rest is given back; false says so.
+// is in trouble, what is left is given back; false says so.
 func (d *drain) fireAll(ctx context.Context, volleys []volley) bool {
-	for i, v := range volleys {
+	for len(volleys) > 0 {
+		d.giveWay()
 		if d.stopped() {
-			d.giveBack(ctx, timersOf(volleys[i:]), stopping)
+			d.giveBack(ctx, timersOf(volleys), stopping)
 			return false
 		}
-		if !d.fire(ctx, v) {
-			if rest := timersOf(volleys[i+1:]); len(rest) > 0 {
-				d.giveBack(ctx, rest, giveBackReason{text: "the database was in trouble", backoff: d.cfg.TransientBackoff})
+		var v volley
+		if v, volleys = next(volleys, d.lanes()); !d.fire(ctx, v) {
+			if left := timersOf(volleys); len(left) > 0 {
+				d.giveBack(ctx, left, giveBackReason{text: "the database was in trouble", backoff: d.cfg.TransientBackoff})
 			}
 			return false
 		}
@@ -28,13 +30,21 @@ func (d *drain) fireAll(ctx context.Context, volleys []volley) bool {
 	return true
 }
 
+// next splits what one call is to fire off volleys.
+func next(volleys []volley, lanes int) (v volley, left []volley) {
+	if v = volleys[0]; len(v) <= lanes {
+		return v, volleys[1:]
+	}
+	return v[:lanes], append([]volley{v[lanes:]}, volleys[1:]...)
+}
+
 // fire fires one volley, and reports false when nothing else should be tried now.
 func (d *drain) fire(ctx context.Context, v volley) bool {
 	ctx, span := d.startFire(ctx, v)
 	defer span.End()
-	began := time.Now()
-	verdicts, err := d.db.TimersFire(ctx, v.segments())
-	d.metrics.took(ctx, time.Since(began))
+	var verdicts []store.FireVerdict
+	var err error
+	d.metrics.took(ctx, d.call(true, func() { verdicts, err = d.db.TimersFire(ctx, v.segments()) }))
 	if err == nil {
 		d.fired(ctx, v, verdicts)
 		return true

@@ -16,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/worker/giveway"
 	"github.com/queenmq/queen/services/sweeper/internal/kv"
 )
 
@@ -48,6 +49,7 @@ type Sweeper struct {
 	metrics  *metrics
 	tracer   trace.Tracer
 	upkeep   *kv.Upkeep
+	way      *giveway.Way // to others at work
 	switches *switches
 	bell     *bell
 
@@ -55,6 +57,7 @@ type Sweeper struct {
 	first    int // shard at which this cycle begins
 	weight   int64
 	pressure pressure
+	haste    haste
 	summary  summary
 
 	quiet sync.Mutex
@@ -83,6 +86,7 @@ func newSweeper(cfg Config, deps Deps, db database) (*Sweeper, error) {
 		tracer: deps.Tracers.Tracer("github.com/queenmq/queen/services/sweeper/internal/timers"),
 		bell:   newBell(), first: rand.IntN(store.SweepShards), lines: map[string]*logging.Quiet{},
 	}
+	s.way = giveway.New(giving, s.db.OthersAtWork)
 	s.switches = &switches{
 		read: s.db.KVSwitches, flipped: s.flipped, log: deps.Log, errors: logging.Quiet{Every: errorQuiet}, kick: make(chan struct{}, 1),
 	}
