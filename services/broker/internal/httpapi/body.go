@@ -25,7 +25,12 @@ var (
 
 const (
 	slowestRate = 128 << 10 // bytes a second
-	firstChunk  = 64 << 10  // reservation for a body of unknown length
+	firstChunk  = 64 << 10  // reservation for a body of unknown length, or a large one
+	// beginShare is the part of a large body that has to arrive before the rest gets
+	// its place, and the part of the budget that there is besides for such beginnings.
+	beginShare = 8
+	// stride is how much of a body may arrive under one deadline.
+	stride = 1 << 20
 
 	// Buffers are pooled by size, from 4 KiB in steps of 4 up to 4 MiB, so that a
 	// small body never pins a large buffer. Larger ones are left to the collector.
@@ -50,6 +55,8 @@ type bodies struct {
 	wait       time.Duration
 	patience   time.Duration
 	budget     *semaphore.Weighted // FIFO: a large body is not overtaken for ever
+	begin      *semaphore.Weighted // of large bodies that have only begun to arrive
+	beginMax   int64
 	inflight   atomic.Int64
 	maxWaiting int64               // in each line
 	waiting    [lines]atomic.Int64 // requests that wait for bytes or items
@@ -64,8 +71,9 @@ type bodies struct {
 func newBodies(cfg Config) *bodies {
 	return &bodies{
 		max: cfg.MaxBodyBytes, wait: cmp.Or(cfg.InflightWait, InflightWaitDefault),
-		patience:   cmp.Or(cfg.BodyPatience, BodyPatienceDefault),
-		budget:     semaphore.NewWeighted(cfg.MaxInflightBytes),
+		patience: cmp.Or(cfg.BodyPatience, BodyPatienceDefault),
+		budget:   semaphore.NewWeighted(cfg.MaxInflightBytes),
+		begin:    semaphore.NewWeighted(cfg.MaxInflightBytes / beginShare), beginMax: cfg.MaxInflightBytes / beginShare,
 		maxWaiting: int64(cmp.Or(cfg.MaxWaiting, MaxWaitingDefault)),
 		maxItems:   cfg.MaxInflightBytes, items: semaphore.NewWeighted(cfg.MaxInflightBytes),
 	}
@@ -75,8 +83,9 @@ func newBodies(cfg Config) *bodies {
 type body struct {
 	owner    *bodies
 	line     line
-	buf      *[]byte // nil until bytes are reserved
-	reserved int64
+	buf      *[]byte       // nil until bytes are reserved
+	reserved int64         // of the budget
+	begun    int64         // of that for beginnings, until there is a reservation
 	items    int64         // bytes set aside for its items
 	left     time.Duration // of the time to wait for a budget
 }
@@ -94,6 +103,7 @@ func (b *body) release() {
 		return
 	}
 	b.haveItems(0)
+	b.endBegin()
 	b.owner.recycle(b.buf)
 	b.owner.inflight.Add(-b.reserved)
 	b.owner.budget.Release(b.reserved)
@@ -124,44 +134,115 @@ func (bs *bodies) fill(b *body, w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
-	first := r.ContentLength
+	first, most := r.ContentLength, r.ContentLength
 	if first < 0 {
-		first = min(firstChunk, bs.max)
+		first, most = min(firstChunk, bs.max), bs.max
+	}
+	src := &arrival{
+		src: r.Body, conn: http.NewResponseController(w), patience: bs.patience, stride: min(stride, most),
+		expect: r.Header.Get("Expect") != "",
+	}
+	if err := b.listen(r.Context(), src, first); err != nil {
+		return err
 	}
 	if err := b.reserve(r.Context(), first); err != nil {
 		return err
 	}
-	conn := http.NewResponseController(w)
-	length := r.ContentLength
-	if length < 0 {
-		length = bs.max
-	}
-	// Without a bound, a few clients that trickle could hold the whole budget.
-	until := time.Now().Add(bs.patience + transferTime(length))
-	_ = conn.SetReadDeadline(until)
-	if r.Header.Get("Expect") != "" {
-		// Reading answers "100 Continue", and the deadline of the connection's
-		// previous response may have passed.
-		_ = conn.SetWriteDeadline(until)
-	}
-	if err := b.readAll(r.Context(), r.Body, r.ContentLength >= 0); err != nil {
+	if err := b.readAll(r.Context(), src, r.ContentLength >= 0); err != nil {
 		return err
 	}
 	// The connection is now watched for the client leaving, without a deadline.
-	_ = conn.SetReadDeadline(time.Time{})
+	_ = src.conn.SetReadDeadline(time.Time{})
 	return nil
+}
+
+// arrival reads a body from a connection, under a deadline that moves on as the body
+// does: without one, a few clients that trickle could hold the whole budget.
+type arrival struct {
+	src      io.Reader
+	conn     *http.ResponseController
+	patience time.Duration
+	stride   int64
+	left     int64 // of the stride
+	expect   bool  // the client waits to be told to send
+}
+
+func (a *arrival) Read(p []byte) (int, error) {
+	if a.left <= 0 {
+		a.left = a.stride
+		until := time.Now().Add(a.patience + transferTime(a.stride))
+		_ = a.conn.SetReadDeadline(until)
+		if a.expect {
+			// Reading answers "100 Continue", and the deadline of the connection's
+			// previous response may have passed.
+			_ = a.conn.SetWriteDeadline(until)
+		}
+	}
+	n, err := a.src.Read(p)
+	a.left -= int64(n)
+	return n, err
+}
+
+// listen has a large body prove itself: an announcement costs nothing, so only what has
+// arrived makes room for more. The room is not of the budget, of which a body takes all
+// it needs at once: bodies that hold a part and wait for the rest could wait for each
+// other.
+func (b *body) listen(ctx context.Context, src io.Reader, length int64) error {
+	if length <= firstChunk || firstChunk > b.owner.beginMax {
+		return nil
+	}
+	if err := b.wait(ctx, b.owner.begin, firstChunk); err != nil {
+		return err
+	}
+	for more := int64(firstChunk); ; more = b.begun {
+		b.begun += more
+		b.owner.inflight.Add(more)
+		b.room(b.begun)
+		if err := b.readTo(src, b.begun); err != nil {
+			return err
+		}
+		if 2*b.begun > length/beginShare || !b.owner.begin.TryAcquire(b.begun) {
+			return nil
+		}
+	}
+}
+
+// endBegin gives back what was taken for the beginning of a body.
+func (b *body) endBegin() {
+	b.owner.inflight.Add(-b.begun)
+	b.owner.begin.Release(b.begun)
+	b.begun = 0
+}
+
+// readTo reads until n bytes of a body of known length are there.
+func (b *body) readTo(src io.Reader, n int64) error {
+	have := len(*b.buf)
+	got, err := io.ReadFull(src, (*b.buf)[have:n])
+	*b.buf = (*b.buf)[:have+got]
+	return readError(err)
+}
+
+// readError tells a body that ends early from one that cannot be read.
+func readError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errCutOff
+	}
+	return fmt.Errorf("%w: %w", errFraming, err)
 }
 
 // readAll reads into the reserved bytes and, for a body of unknown length,
 // doubles the reservation as it goes.
 func (b *body) readAll(ctx context.Context, src io.Reader, known bool) error {
+	if known {
+		return b.readTo(src, b.reserved)
+	}
 	for {
 		if have := int64(len(*b.buf)); have == b.reserved {
 			more := min(b.reserved, b.owner.max-b.reserved)
-			switch {
-			case known:
-				return nil
-			case more == 0:
+			if more == 0 {
 				return expectEnd(src)
 			}
 			if err := b.reserve(ctx, more); err != nil {
@@ -171,8 +252,6 @@ func (b *body) readAll(ctx context.Context, src io.Reader, known bool) error {
 		n, err := src.Read((*b.buf)[len(*b.buf):b.reserved])
 		*b.buf = (*b.buf)[:len(*b.buf)+n]
 		switch {
-		case errors.Is(err, io.EOF) && known && int64(len(*b.buf)) < b.reserved:
-			return errCutOff
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -195,23 +274,29 @@ func expectEnd(src io.Reader) error {
 }
 
 // reserve takes n more bytes of the budget and only then makes room for them, so
-// that requests which wait for their turn hold no memory.
+// that requests which wait for their turn hold no memory but that of a beginning.
 func (b *body) reserve(ctx context.Context, n int64) error {
 	if err := b.wait(ctx, b.owner.budget, n); err != nil {
 		return err
 	}
 	b.reserved += n
 	b.owner.inflight.Add(n)
+	b.room(b.reserved)
+	b.endBegin()
+	return nil
+}
+
+// room makes the buffer large enough for n bytes.
+func (b *body) room(n int64) {
 	switch {
 	case b.buf == nil:
-		b.buf = b.owner.buffer(b.reserved)
-	case int64(cap(*b.buf)) < b.reserved:
-		grown := b.owner.buffer(b.reserved)
+		b.buf = b.owner.buffer(n)
+	case int64(cap(*b.buf)) < n:
+		grown := b.owner.buffer(n)
 		*grown = append(*grown, *b.buf...)
 		b.owner.recycle(b.buf)
 		b.buf = grown
 	}
-	return nil
 }
 
 // wait takes n of a budget. Only the waiting counts against its bound, not the

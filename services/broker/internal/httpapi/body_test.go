@@ -22,6 +22,9 @@ func pushOf(n int) string {
 	return head + strings.Repeat("x", n-len(head)-len(tail)) + tail
 }
 
+// frame is what is around the payload of pushOf.
+const frame = len(`{"items":[{"queue":"q","payload":}]}`)
+
 func TestBodyLimitHoldsOnBothSidesOfIt(t *testing.T) {
 	t.Parallel()
 	const limit = 200_000 // beyond the first reservation of a chunked body
@@ -34,7 +37,7 @@ func TestBodyLimitHoldsOnBothSidesOfIt(t *testing.T) {
 	for _, chunked := range []bool{false, true} {
 		for _, size := range []int{100, 64 << 10, 64<<10 + 1, limit - 1, limit} {
 			require.Equal(t, http.StatusCreated, b.send(pushOf(size), chunked).status, "%d %v", size, chunked)
-			require.Equal(t, size-len(`{"items":[{"queue":"q","payload":}]}`), <-sizes)
+			require.Equal(t, size-frame, <-sizes)
 		}
 		for _, size := range []int{limit + 1, limit + 100_000} {
 			got := b.send(pushOf(size), chunked)
@@ -87,6 +90,64 @@ func TestBodyThatDoesNotArriveIsGivenUp(t *testing.T) {
 		require.Contains(t, head, "HTTP/1.1 408 ")
 		require.Contains(t, head, "Connection: close\r\n")
 	}
+}
+
+// large is a body that has to prove itself where 8 MiB may be in flight.
+const large = 1 << 20
+
+func announce(length int, sent string) string {
+	return fmt.Sprintf("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", length, sent)
+}
+
+func TestAnnouncedLengthTakesNoRoomBeforeItArrives(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.InflightWait = large, 8*large, 10*time.Millisecond
+	})
+	for i := range 12 { // more than the whole budget
+		conn, _ := b.dial()
+		_, err := io.WriteString(conn, announce(large, strings.Repeat("x", i*5000)))
+		require.NoError(t, err)
+	}
+	for _, size := range []int{1000, 64 << 10, 65<<10 + 1, large} {
+		require.Equal(t, http.StatusCreated, b.send(pushOf(size), false).status, size)
+	}
+}
+
+func TestLargeBodiesArriveInEverySizeOfTheirBeginnings(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) { c.MaxBodyBytes, c.MaxInflightBytes = 4*large, 16*large })
+	b.push = func(_ context.Context, items []wire.PushItem) ([]wire.PushResult, error) {
+		return []wire.PushResult{{QueueName: fmt.Sprint(len(items[0].Payload))}}, nil
+	}
+	var group sync.WaitGroup
+	for _, size := range []int{64 << 10, 64<<10 + 1, 512 << 10, 1<<20 - 1, 1 << 20, 1<<20 + 1, 2 << 20, 4 << 20} {
+		group.Go(func() {
+			got := b.send(pushOf(size), false)
+			if want := fmt.Sprintf(`"queueName":"%d"`, size-frame); got.status != http.StatusCreated || !strings.Contains(got.body, want) {
+				t.Errorf("%d bytes: %d %s", size, got.status, got.body)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func TestLargeBodyThatStopsIsGivenUpOrRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *httpapi.Config) {
+		c.MaxBodyBytes, c.MaxInflightBytes, c.BodyPatience = 100<<10, 8*large, 20*time.Millisecond
+	})
+	for _, sent := range []int{0, 1000, 64 << 10, 90 << 10} {
+		conn, r := b.dial()
+		_, err := io.WriteString(conn, announce(100<<10, strings.Repeat("x", sent)))
+		require.NoError(t, err)
+		require.Contains(t, readHead(t, r), "HTTP/1.1 408 ", sent)
+		b.cutOff(announce(100<<10, strings.Repeat("x", sent)))
+	}
+	require.Eventually(t, func() bool {
+		_, families := b.call("GET", "/metrics/prometheus", "")
+		return strings.Contains(families, "\nqueen_http_inflight_body_bytes 0\n")
+	}, 10*time.Second, 10*time.Millisecond)
 }
 
 func TestBodyDeadlineEndsWithTheBody(t *testing.T) {
