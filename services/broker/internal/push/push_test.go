@@ -120,6 +120,26 @@ func TestNoItemsNeedNothing(t *testing.T) {
 	require.Empty(t, b.store.calls)
 }
 
+func TestHeldItemsFailOneByOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t, push.Config{})
+	held := true
+	b.svc.Held = func() bool { return held }
+	items := []wire.PushItem{item("q", "a", "x", "1"), item("r", "b", "", "2"), item("q", "a", "x", "3")}
+	rs, err := b.svc.Push(t.Context(), tenant, "", items)
+	require.ErrorIs(t, err, push.ErrHeld)
+	require.Equal(t, []string{"failed", "failed", "failed"}, statuses(rs))
+	for i, id := range []string{"x", rs[1].MessageID.String(), "x"} {
+		require.Equal(t, i, rs[i].Index)
+		require.Equal(t, items[i].Queue, rs[i].QueueName)
+		require.Equal(t, id, rs[i].TransactionID)
+		require.Contains(t, rs[i].Error, "push maintenance is on")
+	}
+	require.Empty(t, b.store.calls)
+	held = false
+	require.Equal(t, []string{"queued", "queued", "duplicate"}, statuses(b.push(t, items...)))
+}
+
 func TestItemsAreStoredPerLaneInRequestOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t, push.Config{})

@@ -255,6 +255,23 @@ func TestCloseEndsEveryWait(t *testing.T) {
 	late.Close()
 }
 
+func TestRouseReachesIdleAndBusyWaiters(t *testing.T) {
+	t.Parallel()
+	h := wake.NewHub()
+	ws := append(register(h, 3, topic("q", "", "a")), register(h, 2, topic("q", "p", "a"))...)
+	ws = append(ws, idle(h, topic("", "", "a")))
+	busy := h.Register(topic("q", "", "a"), wake.Func(func() { t.Error("woken although it looks") }))
+	h.Rouse()
+	require.Equal(t, 6, count(ws))
+	require.True(t, busy.Rest(), "it may have looked before")
+	for _, w := range append(ws, &waiter{Waiter: busy}) {
+		w.Close()
+	}
+	late := idle(h, topic("q", "", "a"))
+	require.False(t, woken(late), "what was said before concerns nobody who comes later")
+	late.Close()
+}
+
 // Every announced unit of work must be found although waiters come and go: each
 // of the workers looks only when it was woken.
 func TestNoWakeIsLostAmongBusyAndLeavingWaiters(t *testing.T) {
