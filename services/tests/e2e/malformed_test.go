@@ -296,7 +296,16 @@ func badRouting() []odd {
 		wrong("POST", popQueue), wrong("DELETE", popQueue), wrong("POST", popLane), wrong("POST", popLabel+"?namespace=QUEUE"),
 		wrong("GET", ackPath), wrong("PUT", batchPath), wrong("GET", "/api/v1/lease/x/extend"), wrong("GET", txPath), wrong("GET", confPath),
 		wrong("POST", queuesPath), wrong("POST", queuesPath+"/QUEUE"), wrong("PUT", queuesPath+"/QUEUE"), wrong("POST", "/api/v1/dlq"),
-		wrong("POST", "/health"),
+		wrong("POST", "/health"), wrong("PUT", "/status"), wrong("POST", "/metrics"), wrong("POST", "/metrics/prometheus"), wrong("POST", "/openapi.yaml"),
+		wrong("PUT", "/api/v1/system/maintenance"), wrong("DELETE", "/api/v1/system/maintenance/pop"), wrong("POST", "/api/v1/system/shared-state"),
+		wrong("DELETE", "/api/v1/system/kv-timers"), wrong("POST", "/api/v1/status/buffers"), wrong("POST", "/auth/me"), wrong("POST", "/auth/login"),
+		wrong("GET", "/auth/logout"), wrong("GET", "/internal/api/notify"), wrong("POST", "/internal/api/shared-state/stats"),
+		wrong("POST", "/internal/api/inter-instance/stats"), wrong("GET", "/api/v1/kv"), wrong("POST", "/api/v1/kv/QUEUE/k"), wrong("GET", "/api/v1/timers"),
+		wrong("POST", "/api/v1/timers/QUEUE"), wrong("PUT", "/api/v1/timers/QUEUE/k"), wrong("POST", "/api/v1/consumer-groups"),
+		wrong("POST", "/api/v1/consumer-groups/QUEUE"), wrong("GET", "/api/v1/consumer-groups/QUEUE/subscription"),
+		lost("GET", "/api/v1/messages/QUEUE"), lost("POST", "/api/v1/migration/start"), lost("GET", "/api/v1/status/queues/QUEUE/messages"),
+		lost("POST", "/api/v1/queues/QUEUE/clear"), lost("GET", "/api/v1/system/unknown"), lost("GET", "/internal/api/unknown"), lost("GET", "/auth/unknown"),
+		lost("POST", "/auth/unknown"), lost("GET", "/api/v1/system/maintenance/push"), lost("GET", queuesPath+"/QUEUE/a/b"),
 	}
 }
 

@@ -4,11 +4,15 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
 
+	"github.com/queenmq/queen/services/broker/internal/httpapi"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 )
 
@@ -48,6 +52,74 @@ func TestWrongMethodNamesTheRightOnes(t *testing.T) {
 		require.Equal(t, `{"error":"method not allowed"}`, body)
 		require.ElementsMatch(t, strings.Split(tc.allow, ", "), strings.Split(res.Header.Get("Allow"), ", "), "%s %s", tc.method, tc.path)
 		require.Equal(t, "application/json", res.Header.Get("Content-Type"))
+	}
+}
+
+// somewhere is a path that the route matches.
+func somewhere(route string) string {
+	return strings.ReplaceAll(param.ReplaceAllString(route, "00000000-0000-0000-0000-000000000001"), "*", "rest")
+}
+
+// matching are the methods of every route that matches a path, and by how many
+// patterns.
+func matching(routes []httpapi.Route, path string) (methods []string, patterns int) {
+	seen := map[string]bool{}
+	for _, r := range routes {
+		pattern := strings.ReplaceAll(param.ReplaceAllString(regexp.QuoteMeta(r.Path), "[^/]+"), `\*`, ".*")
+		if !regexp.MustCompile("^" + pattern + "$").MatchString(path) {
+			continue
+		}
+		seen[r.Path] = true
+		methods = append(methods, r.Method)
+		if r.Method == http.MethodGet && r.Access != httpapi.ReadWrite { // all but pops
+			methods = append(methods, http.MethodHead)
+		}
+	}
+	return methods, len(seen)
+}
+
+func routes(t *testing.T) []httpapi.Route {
+	t.Helper()
+	api, err := httpapi.New(httpapi.Config{MaxBodyBytes: 1, MaxInflightBytes: 1}, httpapi.Deps{Meter: noop.Meter{}})
+	require.NoError(t, err)
+	return api.Routes()
+}
+
+// What is true of every route needs no list of them.
+func TestMethodsThatAPathDoesNotHaveAreRefused(t *testing.T) {
+	t.Parallel()
+	b, all := setup(t), routes(t)
+	for _, r := range all {
+		path := somewhere(r.Path)
+		known, patterns := matching(all, path)
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"} {
+			if slices.Contains(known, method) {
+				continue
+			}
+			res, body := b.call(method, path, "")
+			require.Equal(t, http.StatusMethodNotAllowed, res.StatusCode, "%s %s: %s", method, path, body)
+			require.Equal(t, "application/json", res.Header.Get("Content-Type"), "%s %s", method, path)
+			if patterns == 1 {
+				require.ElementsMatch(t, known, strings.Split(res.Header.Get("Allow"), ", "), "%s %s", method, path)
+			}
+			if method != http.MethodHead {
+				require.Equal(t, `{"error":"method not allowed"}`, body)
+			}
+		}
+	}
+}
+
+func TestPathsThatGoOnBeyondEveryRouteAreUnknown(t *testing.T) {
+	t.Parallel()
+	b, all := setup(t), routes(t)
+	for _, r := range all {
+		path := somewhere(r.Path) + "/no/such/route"
+		if known, _ := matching(all, path); known != nil {
+			continue // below it there is one that takes all that is left
+		}
+		for _, method := range []string{r.Method, "BREW"} {
+			b.want(method, path, "", http.StatusNotFound, noRoute)
+		}
 	}
 }
 
