@@ -175,6 +175,23 @@ func TestModesNeedABoolean(t *testing.T) {
 	}
 }
 
+// What a broker remembers of a queue is read again also when it hears of no change.
+func TestSettingsThatChangedUnheardOfAreReadAgain(t *testing.T) {
+	t.Parallel()
+	b := harness.StartOne(t, "QUEEN_CACHE_REFRESH_INTERVAL_MS=1000")
+	other := b.Sibling(t)
+	q := queueName(t)
+	held := func() bool {
+		b.PushEach(t, q, "", 1)
+		began := time.Now()
+		require.Len(t, b.Pop(t, q, "batch=2&wait=true&timeout=20000&autoAck=true").Messages, 1)
+		return time.Since(began) > 1500*time.Millisecond
+	}
+	held() // remembers that nothing is to gather
+	other.Configure(t, q, `{"minPopWaitTime":1600}`)
+	harness.Eventually(t, 15*time.Second, "its pops are held", held)
+}
+
 // A mode is a matter of all brokers, whether they hear of it or not.
 func TestModesReachEveryBroker(t *testing.T) {
 	t.Parallel()

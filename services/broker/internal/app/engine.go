@@ -135,6 +135,7 @@ func (s *shared) heat(cfg *config.Config, tel *telemetry.Telemetry, log *slog.Lo
 	}
 	s.hot, err = hotlist.New(hotlist.Config{
 		Shards: cfg.HotlistShards(), Reseed: cfg.Hotlist.Reseed, IdleSweep: cfg.Hotlist.IdleSweep, WindowBatch: cfg.Hotlist.WindowBatch,
+		SettingsAge: cfg.Engine.SettingsAge(),
 	}, hotlist.Deps{
 		Store: s.store, Waker: s.hub, Meter: tel.Meters.Meter(serviceName + "/hotlist"), Logger: log,
 		Peers: s.announcer,
@@ -296,6 +297,7 @@ func popConfig(cfg *config.Config) pop.Config {
 		InitialInterval: cfg.Flow.InitialInterval, BackoffThreshold: cfg.Flow.Threshold,
 		BackoffMultiplier: cfg.Flow.Multiplier, MaxInterval: cfg.Flow.MaxInterval, PendingGate: cfg.Flow.PendingGate,
 		MaxParked: cfg.Flow.MaxParked, SegmentCache: cmp.Or(int64(cfg.Flow.SegmentCacheMB)<<20, -1),
+		SettingsAge: cfg.Engine.SettingsAge(),
 	}
 }
 

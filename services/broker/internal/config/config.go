@@ -68,6 +68,9 @@ type Engine struct {
 	// PoolReserve is the number of pooled connections that the message plane
 	// leaves to health checks, settings and listings.
 	PoolReserve int `envconfig:"QUEEN_ADMISSION_POOL_RESERVE" default:"8"`
+	// CacheRefresh bounds the age of what is remembered of the settings of queues, where
+	// it is below the 30 s that hold anyway. A change that is heard of is seen at once.
+	CacheRefresh time.Duration `envconfig:"QUEEN_CACHE_REFRESH_INTERVAL_MS" default:"60000"`
 }
 
 // Flow is how consumers wait.
@@ -212,8 +215,15 @@ func (e Engine) Validate() error {
 		env.MillisBetween("QUEEN_PUSH_DEADLINE_MS", e.PushDeadline, time.Millisecond, maxWait),
 		env.Between("QUEEN_V2_ZSTD_LEVEL", e.ZstdLevel, 1, 22),
 		env.Between("QUEEN_ADMISSION_POOL_RESERVE", e.PoolReserve, 0, 10000),
+		env.MillisBetween("QUEEN_CACHE_REFRESH_INTERVAL_MS", e.CacheRefresh, time.Second, maxWait),
 	)
 }
+
+// SettingsAge is how old the settings of a queue may be that somebody remembers.
+func (e Engine) SettingsAge() time.Duration { return min(e.CacheRefresh, settingsMaxAge) }
+
+// settingsMaxAge holds whatever the configuration says.
+const settingsMaxAge = 30 * time.Second
 
 // Slots is how many requests of the message plane may use the database at once.
 // The reserve never takes more than half of a small pool.

@@ -39,7 +39,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			Host: "localhost", Port: 5432, User: "postgres", Password: "postgres", Database: "postgres",
 			SSLVerify: true, PoolSize: 40, StatementTimeout: 30000, ApplicationName: "queen-broker",
 		},
-		Engine: config.Engine{PushDeadline: 10 * time.Second, ZstdLevel: 3, PoolReserve: 8},
+		Engine: config.Engine{PushDeadline: 10 * time.Second, ZstdLevel: 3, PoolReserve: 8, CacheRefresh: time.Minute},
 		Fusion: config.Fusion{Shards: 8, BundleMax: 128},
 		Dedup:  config.Dedup{Cache: true, CacheMB: 512},
 		Hotlist: config.Hotlist{
@@ -75,6 +75,15 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.Equal(t, 4, got.KVPoolSize())
 }
 
+func TestSettingsOfQueuesAreRememberedForHalfAMinuteAtMost(t *testing.T) {
+	for set, want := range map[string]time.Duration{"1000": time.Second, "30000": 30 * time.Second, "30001": 30 * time.Second, "86400000": 30 * time.Second} {
+		cleanEnv(t, "QUEEN_CACHE_REFRESH_INTERVAL_MS", set)
+		got, err := config.Load()
+		require.NoError(t, err)
+		require.Equal(t, want, got.Engine.SettingsAge(), set)
+	}
+}
+
 func TestMetricsAreWrittenOnceASecondAtMost(t *testing.T) {
 	for set, want := range map[string]time.Duration{
 		"0": time.Second, "999": time.Second, "1000": time.Second, "1001": 1001 * time.Millisecond, "86400000": 24 * time.Hour,
@@ -94,10 +103,12 @@ func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",
 		"QUEEN_ADMISSION_MIN", "20", "QUEEN_ADMISSION_MAX", "10", "QUEEN_ADMISSION_SHARE_ACK", "1.5", "QUEEN_ADMISSION_MAX_WAITING", "0",
 		"QUEEN_MAX_PARKED_POPS", "0", "QUEEN_SEGMENT_CACHE_MB", "-1", "QUEEN_ACK_FUSION_SHARDS", "0",
-		"QUEEN_POP_FUSION_MAX_JOBS", "1025", "QUEEN_POP_FUSION_PACE_MS", "1001", "QUEEN_FETCH_SAFE_FLOOR_MS", "0")
+		"QUEEN_POP_FUSION_MAX_JOBS", "1025", "QUEEN_POP_FUSION_PACE_MS", "1001", "QUEEN_FETCH_SAFE_FLOOR_MS", "0",
+		"QUEEN_CACHE_REFRESH_INTERVAL_MS", "999")
 	_, err := config.Load()
 	for _, want := range []string{
 		`QUEEN_V2_FUSION_SHARDS="0": a whole number between 1 and 1024 is allowed`,
+		`QUEEN_CACHE_REFRESH_INTERVAL_MS="999": a number of milliseconds between 1000 and 86400000 is allowed`,
 		`QUEEN_V2_BUNDLE_MAX="1025": a whole number between 1 and 1024 is allowed`,
 		`QUEEN_V2_FUSION_MAX_INFLIGHT="-1": a whole number between 0 and 1024 is allowed`,
 		`QUEEN_DEDUP_CACHE_MB="0": a whole number between 1 and 1048576 is allowed`,
@@ -200,7 +211,7 @@ func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
 		`msg="config: server" PORT=6632 QUEEN_BIND_ADDR=0.0.0.0`,
 		`msg="config: postgres" PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
 		`ssl_trust=accept-any ssl_verified=false`,
-		`msg="config: engine" QUEEN_PUSH_DEADLINE_MS=10000 QUEEN_V2_ZSTD_LEVEL=3 QUEEN_ADMISSION_POOL_RESERVE=8 slots=32`,
+		`msg="config: engine" QUEEN_PUSH_DEADLINE_MS=10000 QUEEN_V2_ZSTD_LEVEL=3 QUEEN_ADMISSION_POOL_RESERVE=8 QUEEN_CACHE_REFRESH_INTERVAL_MS=60000 slots=32`,
 		`msg="config: flow" DEFAULT_TIMEOUT=30000`,
 		`msg="config: logging" RUST_LOG=info QUEEN_LOG_JSON=false`,
 		`level=WARN msg="environment variable is not read" variable=QUEEN_MAX_BODY_BYTE did_you_mean=QUEEN_MAX_BODY_BYTES`,

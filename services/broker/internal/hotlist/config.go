@@ -20,6 +20,7 @@ const (
 	WindowBatchDefault = 100
 	AttentionDefault   = 5 * time.Second
 	TopRingsDefault    = 10
+	SettingsAgeDefault = 30 * time.Second
 )
 
 // Cadences and bounds.
@@ -54,8 +55,6 @@ const (
 	// Stranded is when a check-out is given up. It is beyond every statement's
 	// deadline.
 	Stranded = 2 * time.Minute
-	// SettingsMaxAge is when the settings of a queue are read again.
-	SettingsMaxAge = 30 * time.Second
 	// PageSize and MaxPages bound one walk, MaxLanes the table of one queue.
 	PageSize = 10_000
 	MaxPages = 200
@@ -94,6 +93,8 @@ type Config struct {
 	// parked pop.
 	Attention time.Duration
 	TopRings  int // rings that the report names
+	// SettingsAge is when the settings of a queue are read again.
+	SettingsAge time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -102,6 +103,7 @@ func (c Config) withDefaults() Config {
 	c.WindowBatch = min(cmp.Or(c.WindowBatch, WindowBatchDefault), math.MaxInt32)
 	c.Attention = cmp.Or(c.Attention, AttentionDefault)
 	c.TopRings = cmp.Or(c.TopRings, TopRingsDefault)
+	c.SettingsAge = cmp.Or(c.SettingsAge, SettingsAgeDefault)
 	return c
 }
 

@@ -23,7 +23,7 @@ func (o *settings) windowed() bool { return o.window > 0 && o.delay == 0 }
 
 // trusted says whether SQL may be told that the window has been applied.
 func (o *settings) trusted(now int64) bool {
-	return o.read != 0 && now-o.read < 3*int64(SettingsMaxAge)
+	return o.read != 0 && now-o.read < 3*int64(SettingsAgeDefault)
 }
 
 // clear is when a lane marked last at a time hides nothing any more.
@@ -66,7 +66,7 @@ func (q *queue) apply(was, o *settings) {
 func (q *queue) refresh(ctx context.Context) error {
 	l, was := q.list, q.options()
 	now := l.now()
-	if was.read != 0 && now-was.read < int64(SettingsMaxAge) {
+	if was.read != 0 && now-was.read < int64(l.cfg.SettingsAge) {
 		return nil
 	}
 	read, found, err := l.deps.Store.QueueSettings(ctx, q.tenant, q.queue)

@@ -256,7 +256,7 @@ func TestSkipWindowOnlyAfterTheRingHasAppliedIt(t *testing.T) {
 			b.Changed(tenant, "q")
 			require.NoError(b.t, b.queueOf().refresh(b.t.Context()))
 		}, true},
-		{"settings of long ago", windowed, func(b *bench) { b.push(100); b.pass(3 * SettingsMaxAge) }, false},
+		{"settings of long ago", windowed, func(b *bench) { b.push(100); b.pass(3 * SettingsAgeDefault) }, false},
 		{"what a released batch left", windowed, func(b *bench) { b.push(100); b.verdict(autoAckedTo(5)) }, true},
 		{"what a batch left that SQL judged", windowed, func(b *bench) { b.rows(); b.verdict(autoAckedTo(5)) }, false},
 		{"marks after a look in vain", windowed, func(b *bench) {
@@ -303,11 +303,22 @@ func TestChangedDeferralReleasesWhatWaitsForTheOldOne(t *testing.T) {
 	b.check()
 }
 
+func TestTimeOfSettingsIsConfigured(t *testing.T) {
+	t.Parallel()
+	b := setupQueue(t, plain)
+	b.cfg.SettingsAge = 5 * time.Second
+	for i, d := range []time.Duration{5*time.Second - 1, 1} {
+		b.advance(d)
+		require.NoError(t, b.queueOf().refresh(t.Context()))
+		require.Equal(t, 1+i, b.store.reads)
+	}
+}
+
 func TestSettingsAreReadAgainAfterTheirTime(t *testing.T) {
 	t.Parallel()
 	b := setupQueue(t, plain)
 	refresh := func() { require.NoError(t, b.queueOf().refresh(t.Context())) }
-	b.advance(SettingsMaxAge - 1)
+	b.advance(SettingsAgeDefault - 1)
 	refresh()
 	require.Equal(t, 1, b.store.reads)
 	b.advance(1)

@@ -25,6 +25,8 @@ type Config struct {
 	// SegmentCache is the memory, in bytes, for segments of which only a part was
 	// delivered (32 MiB). Negative: none.
 	SegmentCache int64
+	// SettingsAge is how old a remembered minPopWaitTime may be (30 s).
+	SettingsAge time.Duration
 }
 
 // Defaults of Config.
@@ -35,6 +37,7 @@ const (
 	MaxIntervalDefault       = time.Second
 	MaxParkedDefault         = 20_000
 	SegmentCacheDefault      = 32 << 20
+	SettingsAgeDefault       = 30 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -44,6 +47,7 @@ func (c Config) withDefaults() Config {
 	c.MaxInterval = cmp.Or(c.MaxInterval, MaxIntervalDefault)
 	c.MaxParked = cmp.Or(c.MaxParked, MaxParkedDefault)
 	c.SegmentCache = cmp.Or(c.SegmentCache, SegmentCacheDefault)
+	c.SettingsAge = cmp.Or(c.SettingsAge, SettingsAgeDefault)
 	return c
 }
 

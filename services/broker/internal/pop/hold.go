@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// holdRefresh is how old a remembered minPopWaitTime may be.
-	holdRefresh = 30 * time.Second
 	// holdQueues bounds the queues whose setting is remembered.
 	holdQueues = 16384
 	// maxHold is the largest window a queue may ask for.
@@ -156,7 +154,7 @@ func (p *poll) window(ctx context.Context) time.Duration {
 		}
 	}
 	w.mu.Lock()
-	value, stale := w.value, time.Since(w.read) >= holdRefresh
+	value, stale := w.value, time.Since(w.read) >= p.cfg.SettingsAge
 	if stale {
 		w.read = time.Now()
 	}
