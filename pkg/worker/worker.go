@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/telemetry"
 )
@@ -43,6 +44,7 @@ type Config struct {
 	Ops      opsserver.Config
 	Postgres pgdb.Config
 	Metrics  collector.Config // what the process writes about itself
+	Rates    rates.Config     // what it tells in the log
 }
 
 // Worker is one process. Its jobs are for the service to add.
@@ -53,6 +55,7 @@ type Worker struct {
 	db      *boot.Database
 	store   *store.Store
 	metrics *collector.Collector
+	rates   []rates.Source
 	ops     *opsserver.Server
 	state   atomic.Int32
 	started chan struct{} // closed once it works
@@ -106,6 +109,9 @@ func (w *Worker) assemble(ctx context.Context) (err error) {
 	return nil
 }
 
+// Tell has the log tell at intervals what a source counts. It is for before Run.
+func (w *Worker) Tell(source rates.Source) { w.rates = append(w.rates, source) }
+
 // Store is where the jobs work.
 func (w *Worker) Store() *store.Store { return w.store }
 
@@ -152,6 +158,7 @@ func (w *Worker) Run(ctx context.Context, jobs ...lifecycle.Component) error {
 	g.Add(lifecycle.Component{Name: "database", Start: w.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: w.db.AwaitSchema})
 	g.Add(lifecycle.Component{Name: "metrics", Run: w.metrics.Run})
+	g.Add(lifecycle.Component{Name: "rates", Run: rates.New(w.cfg.Rates, w.log.With(w.service()), append(w.rates, w.db.Rates)...).Run})
 	for _, job := range jobs {
 		g.Add(job)
 	}

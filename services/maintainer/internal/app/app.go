@@ -21,7 +21,7 @@ type App struct {
 // New assembles a maintainer. Nothing is connected or bound yet.
 func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error) {
 	w, err := worker.New(ctx, worker.Config{
-		Service: "maintainer", Process: cfg.Process, Ops: cfg.Ops, Postgres: cfg.Postgres, Metrics: cfg.Jobs.Metrics,
+		Service: "maintainer", Process: cfg.Process, Ops: cfg.Ops, Postgres: cfg.Postgres, Metrics: cfg.Jobs.Metrics, Rates: cfg.Rates,
 	}, log)
 	if err != nil {
 		return nil, err
@@ -30,6 +30,7 @@ func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error
 	if a.jobs, err = a.newJobs(); err != nil {
 		return nil, errors.Join(err, w.Close(ctx))
 	}
+	w.Tell(a.jobs.retention.Rates)
 	return a, nil
 }
 

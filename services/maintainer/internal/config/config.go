@@ -12,6 +12,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
 	"github.com/queenmq/queen/pkg/worker"
 )
 
@@ -26,6 +27,7 @@ type Config struct {
 	Postgres pgdb.Config `defaults:"DB_POOL_SIZE=4"`
 	Jobs     Jobs
 	Logging  logging.Config
+	Rates    rates.Config
 
 	floors env.Floors
 }
@@ -114,6 +116,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "postgres", &c.Postgres, c.Postgres.TrustAttrs()...)
 	env.Show(ctx, log, "jobs", &c.Jobs)
 	env.Show(ctx, log, "logging", &c.Logging)
+	env.Show(ctx, log, "rates", &c.Rates)
 }
 
 // Warn logs what looks like a mistake.

@@ -16,6 +16,7 @@ import (
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/maintainer/internal/config"
 )
@@ -46,6 +47,7 @@ func TestDefaults(t *testing.T) {
 			Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Rates:   rates.Config{Every: rates.EveryDefault},
 	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))
 	require.Equal(t, 30*24*time.Hour, got.Jobs.Retention.CleanupAge())

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/queenmq/queen/pkg/collector"
+	"github.com/queenmq/queen/pkg/rates"
 )
 
 // Floors. Smaller values are raised to them, as the original system does, so that
@@ -26,4 +27,5 @@ func (c *Config) raise() {
 	f.Wait("STATS_INTERVAL_MS", &s.Interval, leastStatsInterval)
 	f.Wait("RETAINED_BYTES_INTERVAL_MS", &s.RetainedBytesInterval, leastStatsInterval)
 	f.Wait("METRICS_FLUSH_MS", &m.Flush, leastFlush)
+	f.Wait("QUEEN_LOG_RATES_MS", &c.Rates.Every, rates.EveryFloor)
 }

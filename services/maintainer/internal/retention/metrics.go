@@ -13,6 +13,8 @@ import (
 )
 
 type metrics struct {
+	sums sums
+
 	cycles, turns                       metric.Int64Counter
 	segments, messages, bytes           metric.Int64Counter
 	sidecar, partitions, rows, repaired metric.Int64Counter
@@ -152,6 +154,7 @@ func (m *metrics) cycle(ctx context.Context, r Report, outcome string) {
 func (m *metrics) turn(ctx context.Context) { m.turns.Add(ctx, 1) }
 
 func (m *metrics) phase(ctx context.Context, p Phase) {
+	m.sums.add(p)
 	m.phases.Record(ctx, p.Elapsed.Seconds(), metric.WithAttributes(attribute.String("phase", p.Name)))
 	m.count(ctx, p)
 }

@@ -33,7 +33,7 @@ type App struct {
 // New assembles a sweeper. Nothing is connected or bound yet.
 func New(ctx context.Context, cfg *config.Config, log *slog.Logger) (*App, error) {
 	w, err := worker.New(ctx, worker.Config{
-		Service: component, Process: cfg.Process, Ops: cfg.Ops, Postgres: cfg.Postgres, Metrics: cfg.Metrics,
+		Service: component, Process: cfg.Process, Ops: cfg.Ops, Postgres: cfg.Postgres, Metrics: cfg.Metrics, Rates: cfg.Rates,
 	}, log)
 	if err != nil {
 		return nil, err
@@ -57,6 +57,7 @@ func (a *App) assemble() error {
 	if err != nil {
 		return fmt.Errorf("build the sweeper: %w", err)
 	}
+	a.Tell(a.sweeper.Rates)
 	a.mesh, err = mesh.New(a.cfg.Mesh, mesh.Deps{
 		ServerID: a.cfg.Process.ServerID, Installation: a.Store().Installation, Sweeper: a.sweeper,
 		Log: a.log.With(slog.String(logging.KeyComponent, "mesh")), Meter: a.Meter("mesh"),

@@ -14,6 +14,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/sweeper/internal/timers"
 )
@@ -31,6 +32,7 @@ type Config struct {
 	Mesh     hints.Config
 	Metrics  collector.Config
 	Logging  logging.Config
+	Rates    rates.Config
 
 	floors env.Floors
 }
@@ -60,6 +62,7 @@ func Load() (*Config, error) {
 	c.Postgres.ApplicationName = "queen-sweeper"
 	c.Sweeper.Cycle.Raise(&c.floors)
 	c.floors.Wait("METRICS_FLUSH_MS", &c.Metrics.Flush, collector.FlushFloor)
+	c.floors.Wait("QUEEN_LOG_RATES_MS", &c.Rates.Every, rates.EveryFloor)
 	return c, nil
 }
 
@@ -92,6 +95,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "logging", &c.Logging)
+	env.Show(ctx, log, "rates", &c.Rates)
 }
 
 // Warn logs what looks like a mistake.

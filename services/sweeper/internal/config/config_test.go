@@ -17,6 +17,7 @@ import (
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/sweeper/internal/config"
 	"github.com/queenmq/queen/services/sweeper/internal/timers"
@@ -52,6 +53,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Rates:   rates.Config{Every: rates.EveryDefault},
 	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))
 	require.Equal(t, timers.Defaults(), got.Sweeper.Cycle)

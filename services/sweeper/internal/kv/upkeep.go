@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -91,12 +92,17 @@ type Upkeep struct {
 	phases  *phases.Recorder
 	errors  logging.Quiet
 
+	pruned        atomic.Int64
 	prune, rollup phase
 	empty         int           // cycles in a row in which nothing was there
 	found         bool          // by the last prune
 	running       chan struct{} // closed when what was started is over; nil: nothing was
 	stopped       sync.WaitGroup
 }
+
+// Pruned is how many expired keys were deleted since the process began. It may be asked
+// by any goroutine.
+func (u *Upkeep) Pruned() int64 { return u.pruned.Load() }
 
 // phase is one of the two things, and its gate.
 type phase struct {

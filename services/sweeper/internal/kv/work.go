@@ -27,6 +27,7 @@ func (u *Upkeep) expire(ctx context.Context, shards []int16, limit time.Duration
 		}
 		u.metrics.expired(ctx, out)
 		u.phases.Rows(ctx, phases.Prune, out.Deleted)
+		u.pruned.Add(int64(out.Deleted))
 		sum += out.Deleted
 		more = !out.Done && out.Deleted > 0 && (limit == 0 || time.Since(began) < limit)
 	}

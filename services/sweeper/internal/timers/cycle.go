@@ -96,6 +96,7 @@ func (s *Sweeper) timedDrain(ctx context.Context) *drain {
 	ctx, span := s.tracer.Start(ctx, "timers drain")
 	d := s.drain(ctx)
 	endDrain(span, d)
+	s.sums.add(d.sum)
 	return d
 }
 

@@ -52,6 +52,7 @@ type Sweeper struct {
 	way      *giveway.Way // to others at work
 	switches *switches
 	bell     *bell
+	sums     sums
 
 	// Of the loop alone.
 	first    int // shard at which this cycle begins
