@@ -40,6 +40,12 @@ func Queue(tenant uuid.UUID, name string) Key {
 // out.
 func Lane(id uuid.UUID) Key { return Key{scope: id} }
 
+// Name is that of the queue, empty where only the id of a lane is known.
+func (k Key) Name() string { return k.queue }
+
+// Tenant is whose queue it is, where it has a name.
+func (k Key) Tenant() uuid.UUID { return k.scope }
+
 func (k *Key) isZero() bool { return k.queue == "" && k.scope == uuid.Nil }
 
 // Counters are the figures of a process since the last flush. They are safe for
@@ -66,7 +72,8 @@ type shard struct {
 
 type entry struct {
 	counts Counts
-	parked int64 // pops that wait now
+	told   Traffic // of counts; below 0 once a flush has taken what was not told
+	parked int64   // pops that wait now
 }
 
 // NewCounters counts at most so many queues at the same time.
@@ -251,6 +258,8 @@ func (s *shard) take(f *store.MetricsFlush) {
 			continue
 		}
 		f.Queues = append(f.Queues, row(k, e))
+		taken := trafficOf(&e.counts)
+		e.told.sub(&taken)
 		e.counts = Counts{}
 	}
 }

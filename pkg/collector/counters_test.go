@@ -306,3 +306,31 @@ func TestPopsThatWaitAreKnownByTheNameOfTheirQueue(t *testing.T) {
 	require.Equal(t, map[string]int64{"a": 3}, byQueue)
 	require.Equal(t, int64(4), all)
 }
+
+func TestTheBusiestQueuesAreThoseOfLately(t *testing.T) {
+	t.Parallel()
+	c := NewCounters(QueuesDefault)
+	add := func(name string, n int64) {
+		c.Add(Queue(tenant, name), &Counts{PushMessages: n, PopMessages: 2 * n, AckSuccess: n})
+	}
+	names := func(most int) (names []string) {
+		for _, b := range c.Busiest(most) {
+			names = append(names, fmt.Sprint(b.Key.Name(), b.Pushed, "+", b.Popped, "+", b.Acked))
+		}
+		return names
+	}
+	add("a", 1)
+	add("b", 3)
+	add("c", 2)
+	c.Add(Lane(uuid.UUID{1}), &Counts{AckSuccess: 100}) // whose queue it is, nobody knows
+	c.Park(Queue(tenant, "d"))
+	require.Equal(t, []string{"b3+6+3", "c2+4+2"}, names(2))
+	require.Empty(t, names(9), "they were asked for")
+	add("a", 5)
+	taken(c)
+	add("a", 1)
+	add("b", 2)
+	taken(c)
+	require.Equal(t, []string{"a6+12+6", "b2+4+2"}, names(9), "what a flush takes is told all the same")
+	require.Empty(t, names(9))
+}

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// EveryDefault is the usual time between two lines, EveryFloor the least: a smaller
-	// value is raised to it.
+	// EveryDefault is the usual time between two lines.
 	EveryDefault = 10 * time.Second
-	EveryFloor   = time.Second
-	everyMax     = 24 * time.Hour
+	// EveryFloor is the least: a smaller value is raised to it.
+	EveryFloor = time.Second
+	everyMax   = 24 * time.Hour
 )
 
 // Config says how often a process tells what it did.

@@ -85,7 +85,7 @@ func (g *Gate) Acquire(ctx context.Context, c Class) (release func(), err error)
 		g.metrics.refused(ctx, c)
 		return nil, ErrOverloaded
 	}
-	t.granted = make(chan struct{})
+	t.granted, t.since = make(chan struct{}), time.Now()
 	l.waiting.push(t)
 	g.mu.Unlock()
 	return g.wait(ctx, t)

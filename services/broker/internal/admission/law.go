@@ -89,6 +89,7 @@ type law struct {
 	pinned   bool
 	fast     int // ticks in a row that speak for pinning, or against it
 
+	last    string        // decision about the budget
 	usual   time.Duration // smoothed flush cycle
 	late    int           // ticks in a row with a late transaction
 	tooHigh int           // level that proved too high, 0 for none
@@ -124,6 +125,7 @@ func (l *law) step(s sight) []decision {
 	from := l.budget
 	if what := l.stepBudget(s); what != "" {
 		made = append(made, decision{what, wholeBudget, from, l.budget})
+		l.last = what
 	}
 	for c := range classes {
 		lane := &l.lanes[c]

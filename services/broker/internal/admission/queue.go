@@ -7,7 +7,7 @@ import "time"
 type ticket struct {
 	class   Class
 	granted chan struct{} // closed when a waiting request gets its slot
-	since   time.Time     // when it got it
+	since   time.Time     // when it got it, or while it waits: when it came
 
 	prev, next *ticket
 }

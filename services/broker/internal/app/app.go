@@ -164,6 +164,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "quotas", Start: a.keys.quotas.Start, Run: a.keys.quotas.Run})
 	// It stops after all that counts.
 	g.Add(lifecycle.Component{Name: "metrics", Run: a.engine.collector.Run})
+	g.Add(lifecycle.Component{Name: "rates", Run: a.newRates().Run})
 	g.Add(lifecycle.Component{Name: "admission", Run: a.engine.gate.Run})
 	g.Add(a.engine.mesh.Component())
 	if a.engine.hot != nil {

@@ -57,6 +57,12 @@ type engine struct {
 	acks         *ack.Service
 	transactions *transact.Service
 	collector    *collector.Collector
+
+	// What the log tells of.
+	counters *collector.Counters
+	batches  *batches.Recorder
+	marks    *dedup.Cache // nil when switched off
+	registry *registry.Registry
 }
 
 // shared are the parts that several services of the engine use.
@@ -150,7 +156,10 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, fmt.Errorf("build the engine: %w", err)
 	}
-	e := &engine{hot: s.hot, store: s.store, modes: s.modes, gate: s.gate, announcer: s.announcer, lookout: s.lookout}
+	e := &engine{
+		hot: s.hot, store: s.store, modes: s.modes, gate: s.gate, announcer: s.announcer, lookout: s.lookout,
+		counters: s.counters, batches: s.batches, marks: s.marks, registry: s.registry,
+	}
 	if e.pushes, err = newPush(cfg, s, tel, log); err != nil {
 		return nil, err
 	}

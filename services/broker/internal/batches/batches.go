@@ -110,6 +110,12 @@ func (r *Recorder) Fired(ctx context.Context, op Op, items int, took time.Durati
 	k.size.add(time.Now(), items)
 }
 
+// EachMillis tells the median and the 99th percentile of the calls of lately, in
+// milliseconds, as 0.5 and 0.99.
+func (r *Recorder) EachMillis(op Op, tell func(quantile string, value float64)) {
+	r.kinds[op].millis.Each(tell)
+}
+
 // window is how long a value counts in a mean at least; it counts twice as long at most.
 const window = time.Minute
 

@@ -20,6 +20,7 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/telemetry"
 )
 
 // Config is the configuration of a broker. Each part is one block of the log at
@@ -43,6 +44,8 @@ type Config struct {
 	Mesh      hints.Config
 	Security  Security
 	Logging   logging.Config
+	Rates     Rates
+	Telemetry telemetry.Settings
 }
 
 // Server is the process and its client listener.
@@ -172,6 +175,7 @@ func Load() (*Config, error) {
 	c.Postgres.ApplicationName = "queen-broker"
 	c.Metrics.Flush = max(c.Metrics.Flush, collector.FlushFloor)
 	c.KV.clamp()
+	c.Rates.clamp()
 	return c, nil
 }
 
@@ -269,6 +273,8 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)
 	env.Show(ctx, log, "logging", &c.Logging)
+	env.Show(ctx, log, "rates", &c.Rates)
+	env.Show(ctx, log, "telemetry", &c.Telemetry)
 	c.warn(ctx, log)
 	env.WarnUnknown(ctx, log, os.Environ(), c)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/config"
 )
 
@@ -67,7 +69,9 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},
-		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Logging:   logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Rates:     config.Rates{Config: rates.Config{Every: 10 * time.Second}, TopQueues: 10},
+		Telemetry: telemetry.Settings{Sampler: "parentbased_always_on", Ratio: 1},
 	}, got)
 	require.Equal(t, "0.0.0.0:6632", got.Server.Addr())
 	require.Equal(t, 32, got.Slots())
@@ -235,4 +239,21 @@ func TestSlotsLeaveConnectionsToTheRest(t *testing.T) {
 		c := config.Config{Postgres: pgdb.Config{PoolSize: pool}, Engine: config.Engine{PoolReserve: 8}}
 		require.Equal(t, want, c.Slots())
 	}
+}
+
+func TestRatesAreToldOnceASecondAtMostAndOfAQueueAtLeast(t *testing.T) {
+	for set, want := range map[string]config.Rates{
+		"0":     {Config: rates.Config{Every: time.Second}, TopQueues: 1},
+		"1001":  {Config: rates.Config{Every: 1001 * time.Millisecond}, TopQueues: 1001},
+		"10000": {Config: rates.Config{Every: 10 * time.Second}, TopQueues: 10000},
+	} {
+		cleanEnv(t, "QUEEN_LOG_RATES_MS", set, "QUEEN_LOG_TOPN_QUEUES", set)
+		got, err := config.Load()
+		require.NoError(t, err)
+		require.Equal(t, want, got.Rates)
+	}
+	cleanEnv(t, "QUEEN_LOG_RATES_MS", "86400001", "QUEEN_LOG_TOPN_QUEUES", "10001")
+	_, err := config.Load()
+	require.ErrorContains(t, err, "QUEEN_LOG_RATES_MS")
+	require.ErrorContains(t, err, "QUEEN_LOG_TOPN_QUEUES")
 }

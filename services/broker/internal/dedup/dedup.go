@@ -106,6 +106,14 @@ type queueKey struct {
 	queue  string
 }
 
+// Bytes is about how much memory the cache takes; none where it is nil.
+func (c *Cache) Bytes() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.used.Load()
+}
+
 // New returns an empty cache.
 func New(cfg Config, deps Deps) (*Cache, error) {
 	if cfg.Bytes <= 0 || cfg.Wait < 0 || cfg.Readers < 0 {

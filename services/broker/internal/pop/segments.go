@@ -73,6 +73,16 @@ func newSegments(limit int64) (*segments, error) {
 	return s, nil
 }
 
+// CachedBytes is about how much memory segments take of which a part was delivered.
+func (s *Service) CachedBytes() int64 {
+	if s.segments == nil {
+		return 0
+	}
+	s.segments.mu.Lock()
+	defer s.segments.mu.Unlock()
+	return s.segments.bytes
+}
+
 // at returns the frames that a group reads next, if they are remembered and enough
 // for a pop of budget messages.
 func (s *segments) at(p place, budget int) (ahead, bool) {

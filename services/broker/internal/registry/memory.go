@@ -118,3 +118,10 @@ func (m *memory[K, V]) change(k K, now, expires time.Time, edit func(V) (V, int6
 	}
 	m.set(k, it, now)
 }
+
+// size is the bytes of all items.
+func (m *memory[K, V]) size() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bytes
+}

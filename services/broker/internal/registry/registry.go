@@ -77,6 +77,17 @@ type Registry struct {
 	leases  [shardCount]*memory[string, []key]
 }
 
+// Bytes is about how much memory the registry takes.
+func (r *Registry) Bytes() (n int64) {
+	if r == nil {
+		return 0
+	}
+	for i := range r.batches {
+		n += r.batches[i].size() + r.leases[i].size()
+	}
+	return n
+}
+
 // New builds a Registry.
 func New(cfg Config) *Registry {
 	r := &Registry{now: cfg.Now, sets: !cfg.LeasesOnly, mix: newMixer(), seed: maphash.MakeSeed()}

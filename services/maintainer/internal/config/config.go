@@ -13,6 +13,7 @@ import (
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/worker"
 )
 
@@ -24,10 +25,11 @@ type Config struct {
 	Ops opsserver.Config `defaults:"QUEEN_OPS_ADDR=:6641"`
 	// A maintainer works on few connections: the stats, the metrics, a probe, and
 	// one to spare. The leader's own is not of the pool.
-	Postgres pgdb.Config `defaults:"DB_POOL_SIZE=4"`
-	Jobs     Jobs
-	Logging  logging.Config
-	Rates    rates.Config
+	Postgres  pgdb.Config `defaults:"DB_POOL_SIZE=4"`
+	Jobs      Jobs
+	Logging   logging.Config
+	Rates     rates.Config
+	Telemetry telemetry.Settings
 
 	floors env.Floors
 }
@@ -117,6 +119,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "jobs", &c.Jobs)
 	env.Show(ctx, log, "logging", &c.Logging)
 	env.Show(ctx, log, "rates", &c.Rates)
+	env.Show(ctx, log, "telemetry", &c.Telemetry)
 }
 
 // Warn logs what looks like a mistake.

@@ -17,6 +17,7 @@ import (
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/maintainer/internal/config"
 )
@@ -46,8 +47,9 @@ func TestDefaults(t *testing.T) {
 			Stats:   config.Stats{Interval: 10 * time.Second, RetainedBytesInterval: 10 * time.Minute},
 			Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		},
-		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
-		Rates:   rates.Config{Every: rates.EveryDefault},
+		Logging:   logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Rates:     rates.Config{Every: rates.EveryDefault},
+		Telemetry: telemetry.Settings{Sampler: "parentbased_always_on", Ratio: 1},
 	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))
 	require.Equal(t, 30*24*time.Hour, got.Jobs.Retention.CleanupAge())

@@ -15,6 +15,7 @@ import (
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/sweeper/internal/timers"
 )
@@ -27,12 +28,13 @@ type Config struct {
 	Ops opsserver.Config `defaults:"QUEEN_OPS_ADDR=:6642"`
 	// A probe or a claim, the prune or the rollup, the switches and the metrics take
 	// one connection each; the rest is for fires.
-	Postgres pgdb.Config `defaults:"DB_POOL_SIZE=8"`
-	Sweeper  Sweeper
-	Mesh     hints.Config
-	Metrics  collector.Config
-	Logging  logging.Config
-	Rates    rates.Config
+	Postgres  pgdb.Config `defaults:"DB_POOL_SIZE=8"`
+	Sweeper   Sweeper
+	Mesh      hints.Config
+	Metrics   collector.Config
+	Logging   logging.Config
+	Rates     rates.Config
+	Telemetry telemetry.Settings
 
 	floors env.Floors
 }
@@ -96,6 +98,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "logging", &c.Logging)
 	env.Show(ctx, log, "rates", &c.Rates)
+	env.Show(ctx, log, "telemetry", &c.Telemetry)
 }
 
 // Warn logs what looks like a mistake.

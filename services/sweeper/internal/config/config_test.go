@@ -18,6 +18,7 @@ import (
 	"github.com/queenmq/queen/pkg/opsserver"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/pkg/worker"
 	"github.com/queenmq/queen/services/sweeper/internal/config"
 	"github.com/queenmq/queen/services/sweeper/internal/timers"
@@ -51,9 +52,10 @@ func TestDefaults(t *testing.T) {
 		Mesh: hints.Config{
 			Enabled: true, Port: 6633, BindAddr: "0.0.0.0", Heartbeat: time.Second, DeadThreshold: 5 * time.Second,
 		},
-		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
-		Logging: logging.Config{Level: logging.Level(slog.LevelInfo)},
-		Rates:   rates.Config{Every: rates.EveryDefault},
+		Metrics:   collector.Config{Flush: time.Minute, MaxQueues: 1000},
+		Logging:   logging.Config{Level: logging.Level(slog.LevelInfo)},
+		Rates:     rates.Config{Every: rates.EveryDefault},
+		Telemetry: telemetry.Settings{Sampler: "parentbased_always_on", Ratio: 1},
 	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))
 	require.Equal(t, timers.Defaults(), got.Sweeper.Cycle)

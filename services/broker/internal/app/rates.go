@@ -1,0 +1,67 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/queenmq/queen/pkg/collector"
+	"github.com/queenmq/queen/pkg/logging"
+	"github.com/queenmq/queen/pkg/rates"
+	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/batches"
+)
+
+// newRates assembles what the log tells at intervals.
+func (a *App) newRates() *rates.Reporter {
+	r := rates.New(a.cfg.Rates.Config, a.log, a.engine.traffic, a.db.Rates, a.engine.gate.Rates)
+	r.Detail(func(ctx context.Context, _ time.Duration) { a.tellSizes(ctx) })
+	r.Detail(func(ctx context.Context, elapsed time.Duration) { a.tellQueues(ctx, elapsed) })
+	return r
+}
+
+// percentiles are the names of quantiles in the log.
+var percentiles = map[string]string{"0.5": "p50", "0.99": "p99"}
+
+// traffic tells what moved, and how long the calls took that moved it.
+func (e *engine) traffic(s *rates.Sample) {
+	n := e.counters.Totals()
+	s.Total("push_s", n.PushMessages)
+	s.Total("pop_s", n.PopMessages)
+	s.Total("ack_s", n.AckSuccess)
+	s.Total("ack_failed_s", n.AckFailed)
+	s.Total("push_req_s", n.PushRequests)
+	s.Total("pop_req_s", n.PopRequests)
+	s.Total("pop_empty_s", n.PopEmpty)
+	s.Total("ack_req_s", n.AckRequests)
+	s.Total("tx_s", n.Transactions)
+	for _, op := range []batches.Op{batches.Push, batches.Pop, batches.Ack} {
+		e.batches.EachMillis(op, func(quantile string, ms float64) {
+			s.State(slog.Float64(op.String()+"_ms_"+percentiles[quantile], math.Round(ms*100)/100))
+		})
+	}
+	s.State(slog.Int("parked", e.pops.Waiting()))
+}
+
+// tellSizes logs how much memory the process and its caches take.
+func (a *App) tellSizes(ctx context.Context) {
+	e := a.engine
+	a.log.InfoContext(ctx, "sizes", slog.Float64("rss_gb", math.Round(float64(collector.ResidentBytes())/(1<<30)*1000)/1000),
+		slog.Int64("dedup_bytes", e.marks.Bytes()), slog.Int64("registry_bytes", e.registry.Bytes()), slog.Int64("segment_cache_bytes", e.pops.CachedBytes()))
+}
+
+// tellQueues logs what moved in the busiest queues.
+func (a *App) tellQueues(ctx context.Context, elapsed time.Duration) {
+	for _, t := range a.engine.counters.Busiest(a.cfg.Rates.TopQueues) {
+		attrs := []slog.Attr{
+			slog.String(logging.KeyQueue, t.Key.Name()),
+			slog.Float64("push_s", rates.PerSecond(t.Pushed, elapsed)), slog.Float64("pop_s", rates.PerSecond(t.Popped, elapsed)),
+			slog.Float64("ack_s", rates.PerSecond(t.Acked, elapsed)), slog.Int64("parked", t.Parked),
+		}
+		if tenant := t.Key.Tenant(); tenant != store.DefaultTenant() {
+			attrs = append(attrs, slog.String(logging.KeyTenant, tenant.String()))
+		}
+		a.log.LogAttrs(ctx, slog.LevelInfo, "queue rates", attrs...)
+	}
+}
