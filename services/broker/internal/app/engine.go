@@ -22,6 +22,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/announce"
 	"github.com/queenmq/queen/services/broker/internal/batches"
+	"github.com/queenmq/queen/services/broker/internal/browse"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/deadletter"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
@@ -37,6 +38,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
 	"github.com/queenmq/queen/services/broker/internal/registry"
+	"github.com/queenmq/queen/services/broker/internal/replay"
 	"github.com/queenmq/queen/services/broker/internal/replies"
 	"github.com/queenmq/queen/services/broker/internal/scrape"
 	"github.com/queenmq/queen/services/broker/internal/transact"
@@ -57,6 +59,8 @@ type engine struct {
 	acks         *ack.Service
 	transactions *transact.Service
 	collector    *collector.Collector
+	browser      *browse.Service
+	mover        *replay.Service
 
 	// What the log tells of.
 	counters *collector.Counters
@@ -177,6 +181,10 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, err
 	}
+	e.browser = browse.New(browse.Config{PreviewBytes: cfg.Browse.PreviewBytes}, browse.Deps{Store: s.store, Reader: s.reader, Logger: log})
+	e.mover = replay.New(cfg.Engine.PushDeadline, replay.Deps{
+		Store: s.store, Packer: s.packer, IDs: s.ids, Announcer: s.announcer, Counters: s.counters,
+	})
 	e.collector, err = collector.New(cfg.Metrics, collector.Deps{
 		Store: s.store, Pool: db.Stat, Counters: s.counters, Meter: tel.Meters.Meter(serviceName + "/collector"), Log: log,
 		Replica: store.Replica{Service: "broker", Host: cfg.Server.ServerID, Port: cfg.Server.Port, PID: os.Getpid()},
@@ -224,6 +232,7 @@ func (e *engine) deps() httpapi.Deps {
 	return httpapi.Deps{
 		Push: e.pushes, Pop: e.pops, Ack: e.acks, Transaction: e.transactions, Store: e.store,
 		Modes: e.modes, Groups: e.store, GroupNews: e.announcer, Analytics: e.store,
+		Browser: e.browser, DeadLetters: e.store, Mover: e.mover, Traces: e.store,
 		Admit:        func(ctx context.Context) (func(), error) { return e.gate.Acquire(ctx, admission.Maint) },
 		Replies:      e.pops.Replies,
 		QueueChanged: e.announcer.QueueChanged, FlagsChanged: e.announcer.FlagsChanged, Notify: e.announcer.Wake, MeshStats: e.mesh.Stats,

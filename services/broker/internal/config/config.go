@@ -40,6 +40,7 @@ type Config struct {
 	KV        KV
 	Timers    Timers
 	Sink      Sink
+	Browse    Browse
 	Metrics   collector.Config
 	Mesh      hints.Config
 	Security  Security
@@ -106,6 +107,21 @@ type Sink struct {
 // Validate checks the floor.
 func (s Sink) Validate() error {
 	return env.MillisBetween("QUEEN_FETCH_SAFE_FLOOR_MS", s.SafeFloor, time.Millisecond, maxWait)
+}
+
+// Browse is how messages are shown to people.
+type Browse struct {
+	// PreviewBytes is the longest payload that a listing shows; of a longer one it
+	// shows the beginning.
+	PreviewBytes int `envconfig:"QUEEN_BROWSE_PREVIEW_BYTES" default:"32768"`
+}
+
+// maxPreviewBytes keeps the largest page in memory.
+const maxPreviewBytes = 1 << 20
+
+// Validate checks the bounds of what is shown.
+func (b Browse) Validate() error {
+	return env.Between("QUEEN_BROWSE_PREVIEW_BYTES", b.PreviewBytes, 1, maxPreviewBytes)
 }
 
 // Security is what guards the broker. This version guards nothing, and must not
@@ -269,6 +285,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "flow", &c.Flow)
 	env.Show(ctx, log, "kv", &c.KV, slog.Int("connections", c.KVPoolSize()))
 	env.Show(ctx, log, "timers", &c.Timers)
+	env.Show(ctx, log, "browse", &c.Browse)
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
 	env.Show(ctx, log, "security", &c.Security)

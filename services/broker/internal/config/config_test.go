@@ -64,6 +64,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			QuotaRefresh: 30 * time.Second, ReleasePercent: 90, HotPercent: 80, ShedAfter: 5,
 		},
 		Timers:  config.Timers{MaxPayloadBytes: 1 << 20, MaxHorizonS: 7776000, MaxOps: 256},
+		Browse:  config.Browse{PreviewBytes: 32 << 10},
 		Sink:    config.Sink{SafeFloor: 30 * time.Second},
 		Metrics: collector.Config{Flush: time.Minute, MaxQueues: 1000},
 		Mesh: hints.Config{
@@ -138,6 +139,7 @@ func TestLimitsOfTimersHaveBounds(t *testing.T) {
 		"QUEEN_TIMERS_MAX_PAYLOAD_BYTES": {"1", "67108864"},
 		"QUEEN_TIMERS_MAX_HORIZON_S":     {"1", "3153600000"},
 		"QUEEN_TIMERS_MAX_OPS_PER_CALL":  {"1", "1024"},
+		"QUEEN_BROWSE_PREVIEW_BYTES":     {"1", "1048576"},
 	} {
 		for _, good := range bounds {
 			cleanEnv(t, name, good)

@@ -72,7 +72,6 @@ type Store interface {
 	DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
 	ListQueues(ctx context.Context, tenant uuid.UUID, cached bool) (store.RawJSON, error)
 	GetQueue(ctx context.Context, tenant uuid.UUID, queue string) (store.RawJSON, error)
-	DLQMessages(ctx context.Context, filter store.DLQFilter) (store.RawJSON, error)
 }
 
 // Database is what health and the counters ask.
@@ -92,6 +91,10 @@ type Deps struct {
 	Modes       Modes
 	Timers      Timers
 	Store       Store
+	Browser     Browser
+	DeadLetters DeadLetters
+	Mover       Mover
+	Traces      Traces
 	Groups      Groups
 	GroupNews   GroupNews
 	Analytics   Analytics

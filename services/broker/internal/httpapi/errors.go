@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/queenmq/queen/pkg/pgdb"
+	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 	"github.com/queenmq/queen/services/broker/internal/admission"
 	"github.com/queenmq/queen/services/broker/internal/pop"
@@ -49,9 +50,12 @@ func failureOf(ctx context.Context, err error) failure {
 	var wireErr *wire.Error
 	var refusal *wire.Refusal
 	var call *callError
+	var asked *store.BrowseRefused
 	switch {
 	case errors.As(err, &refusal) && (ctx.Err() == nil || refusal.Status < http.StatusInternalServerError):
 		return failure{status: refusal.Status, refusal: refusal}
+	case errors.As(err, &asked):
+		return failure{status: http.StatusBadRequest, text: asked.Text}
 	case errors.As(err, &wireErr):
 		return failure{status: wireErr.Status, text: wireErr.Text}
 	case errors.Is(err, errNoRoute):

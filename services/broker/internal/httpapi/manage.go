@@ -8,7 +8,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
 )
 
@@ -67,38 +66,4 @@ func passThroughStatus(doc []byte) int {
 		return http.StatusNotFound
 	}
 	return http.StatusInternalServerError
-}
-
-const (
-	dlqLimitDefault = 100
-	// dlqLimitMax bounds one answer; its rows carry whole payloads. The answer's
-	// pagination shows the limit that was applied.
-	dlqLimitMax = 1000
-)
-
-// dlq handles GET /api/v1/dlq.
-func (a *API) dlq(c echo.Context) error {
-	p := parameters(c)
-	filter := dlqFilter(p)
-	if p.err != nil {
-		return p.err
-	}
-	filter.Tenant = a.tenant(c)
-	doc, err := a.deps.Store.DLQMessages(c.Request().Context(), filter)
-	if err != nil {
-		return &callError{"dlq lookup", err}
-	}
-	return respond(c, passThroughStatus(doc), doc)
-}
-
-func dlqFilter(p *params) store.DLQFilter {
-	return store.DLQFilter{
-		Queue:         p.name("queue", wire.KindQueue),
-		ConsumerGroup: p.name("consumerGroup", wire.KindGroup),
-		Partition:     p.name("partition", wire.KindPartition),
-		From:          p.instant("from"),
-		To:            p.instant("to"),
-		Limit:         min(p.number("limit", dlqLimitDefault, 0, pageOffsetMax), dlqLimitMax),
-		Offset:        p.number("offset", 0, 0, pageOffsetMax),
-	}
 }

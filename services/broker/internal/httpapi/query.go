@@ -65,6 +65,21 @@ func (p *params) number(param string, fallback, lowest, highest int) int {
 	return n
 }
 
+// after is the mark behind which a page begins, which an offset would contradict.
+func (p *params) after(offset int) string {
+	mark := p.text("after")
+	if fault := textFault(mark); fault != "" {
+		p.reject("after", "%s", fault)
+	}
+	if mark != "" && offset > 0 {
+		p.reject("after", "and offset exclude each other")
+	}
+	return mark
+}
+
+// require says that a parameter is missing.
+func (p *params) require(param string) { p.reject(param, "is required") }
+
 // page is the size of a page and the number of rows before it.
 func (p *params) page(limit int) (size, offset int) {
 	return p.number("limit", limit, 1, pageLimitMax), p.number("offset", 0, 0, pageOffsetMax)
@@ -95,7 +110,7 @@ func (p *params) choice(param string, words ...string) string {
 			return word
 		}
 	}
-	p.reject(param, "must be one of %s", strings.Join(words, ", "))
+	p.reject(param, "must be one of %s", strings.TrimPrefix(strings.Join(words, ", "), ", ")) // the fallback may be none
 	return words[0]
 }
 

@@ -115,3 +115,18 @@ func TestNamesOfTheQuery(t *testing.T) {
 	_, fault = ask(t, "x=a%00b", func(p *params) string { return p.name("x", wire.KindQueue) })
 	require.Equal(t, "queue: holds a control character; letters, digits, blanks and punctuation are allowed", fault)
 }
+
+func TestMarksOfTheQuery(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{"": "", "after=": "", "after=1.a": "1.a"} {
+		got, fault := ask(t, query, func(p *params) string { return p.after(0) })
+		require.Equal(t, want, got, query)
+		require.Empty(t, fault, query)
+	}
+	_, fault := ask(t, "", func(p *params) string { return p.after(7) })
+	require.Empty(t, fault, "an offset alone")
+	_, fault = ask(t, "after=1", func(p *params) string { return p.after(7) })
+	require.Equal(t, "after and offset exclude each other", fault)
+	_, fault = ask(t, "after=a%00", func(p *params) string { return p.after(0) })
+	require.Equal(t, "after holds a NUL", fault)
+}

@@ -43,7 +43,7 @@ func TestWrongMethodNamesTheRightOnes(t *testing.T) {
 		{"DELETE", "/api/v1/pop/queue/q/partition/a%2Fb", "GET"}, {"GET", "/api/v1/ack", "POST"},
 		{"GET", "/api/v1/ack/batch", "POST"}, {"GET", "/api/v1/lease/l/extend", "POST"}, {"GET", "/api/v1/transaction", "POST"},
 		{"GET", "/api/v1/configure", "POST"}, {"POST", "/api/v1/resources/queues", "GET, HEAD"},
-		{"PATCH", "/api/v1/resources/queues/q", "DELETE, GET, HEAD"}, {"POST", "/api/v1/dlq", "GET, HEAD"},
+		{"PATCH", "/api/v1/resources/queues/q", "DELETE, GET, HEAD"}, {"POST", "/api/v1/dlq", "DELETE, GET, HEAD"},
 		{"POST", "/health", "GET, HEAD"}, {"POST", "/status", "GET, HEAD"}, {"POST", "/metrics", "GET, HEAD"},
 		{"DELETE", "/metrics/prometheus", "GET, HEAD"},
 	} {

@@ -88,7 +88,12 @@ type (
 	ackFake   struct{ *fakes }
 	txFake    struct{ *fakes }
 	storeFake struct{ *fakes }
-	dbFake    struct{ *fakes }
+	// lettersFake only lists.
+	lettersFake struct {
+		*fakes
+		httpapi.DeadLetters
+	}
+	dbFake struct{ *fakes }
 )
 
 func (f pushFake) Push(ctx context.Context, _ uuid.UUID, _ string, items []wire.PushItem) ([]wire.PushResult, error) {
@@ -119,7 +124,7 @@ func (f storeFake) ListQueues(_ context.Context, _ uuid.UUID, cached bool) (stor
 func (f storeFake) GetQueue(_ context.Context, _ uuid.UUID, queue string) (store.RawJSON, error) {
 	return f.queues("get", queue)
 }
-func (f storeFake) DLQMessages(_ context.Context, filter store.DLQFilter) (store.RawJSON, error) {
+func (f lettersFake) DLQMessages(_ context.Context, filter store.DLQFilter) (store.RawJSON, error) {
 	return f.dlq(filter)
 }
 func (f dbFake) Ping(ctx context.Context) error { return f.ping(ctx) }
@@ -206,7 +211,7 @@ func start(t testing.TB, cfg httpapi.Config, replace func(*httpapi.Deps)) *bundl
 	t.Cleanup(func() { require.NoError(t, tel.Shutdown(context.WithoutCancel(t.Context()))) })
 	deps := httpapi.Deps{
 		Push: pushFake{b.fakes}, Pop: popFake{b.fakes}, Ack: ackFake{b.fakes}, Transaction: txFake{b.fakes},
-		Store: storeFake{b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged, Notify: b.notified,
+		Store: storeFake{b.fakes}, DeadLetters: lettersFake{fakes: b.fakes}, Database: dbFake{b.fakes}, QueueChanged: b.queueChanged, Notify: b.notified,
 		Modes: &b.modes, FlagsChanged: b.flagsChanged,
 		MeshStats: func() any { return map[string]string{"some": "stats"} },
 		Log:       log, Meter: tel.Meters.Meter(""), Prometheus: tel.Handler(log), Tracers: tel.Tracers, Propagator: tel.Propagator,

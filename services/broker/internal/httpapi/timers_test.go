@@ -251,7 +251,7 @@ func TestTimersThatCouldNotBeDeliveredAreListed(t *testing.T) {
 	t.Parallel()
 	db := store.New(pgtest.New(t))
 	service := newTimers(t, db)
-	b := setupWith(t, func(d *httpapi.Deps) { d.Timers, d.Store = service, db })
+	b := setupWith(t, func(d *httpapi.Deps) { d.Timers, d.DeadLetters = service, db })
 	var letters []store.TimerLetter
 	for key, payload := range map[string]string{"json": `{"x":1}`, "text": `not JSON`, "nul": `"\u0000"`} {
 		res, body := b.call("POST", "/api/v1/timers", `[{"op":"schedule","queue":"q.task","timerKey":"`+key+`","delayMs":0,"txn":"txn-`+key+`",`+

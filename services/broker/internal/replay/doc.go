@@ -1,0 +1,2 @@
+// Package replay moves dead letters back into lanes.
+package replay
