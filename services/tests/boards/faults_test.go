@@ -1,0 +1,114 @@
+package boards_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/queenmq/queen/services/tests/harness"
+)
+
+// push stores messages, each in a lane of its own.
+func (i *installation) push(t *testing.T, queue string, n int) {
+	t.Helper()
+	items := make([]harness.Item, n)
+	for k := range items {
+		items[k] = harness.Item{Queue: queue, Partition: fmt.Sprint(k), Payload: map[string]int{"n": k}}
+	}
+	i.PushQueued(t, items...)
+}
+
+// consume takes everything of a queue, and acknowledges it with a status.
+func (i *installation) consume(t *testing.T, queue, status string) {
+	t.Helper()
+	for {
+		got := i.Pop(t, queue, "consumerGroup=readers&batch=100&partitions=50")
+		if len(got.Messages) == 0 {
+			return
+		}
+		i.Ack(t, "readers", got.Acks(status)...)
+	}
+}
+
+func TestASlowConsumerIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.push(t, "parcels", 10)
+	i.consume(t, "parcels", "completed")
+	i.awaitCalm(t)
+
+	i.push(t, "parcels", 10)
+	// What is not consumed gets old; the test does not wait for that.
+	i.DB.Exec(t, `UPDATE queen.log_segments SET created_at = created_at - interval '90 seconds'`)
+	i.DB.Exec(t, `UPDATE queen.log_partitions SET oldest_live_at = oldest_live_at - interval '90 seconds'`)
+	i.awaitAlert(t, "QueenConsumerLag")
+}
+
+func TestAPoisonMessageIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.Configure(t, "orders", `{"retryLimit":1,"dlqAfterMaxRetries":true}`)
+	i.push(t, "orders", 5)
+	i.consume(t, "orders", "completed")
+	i.awaitCalm(t)
+
+	i.push(t, "orders", 1)
+	i.consume(t, "orders", "failed")
+	i.awaitAlert(t, "QueenDeadLetters")
+}
+
+func TestRetentionThatIsSwitchedOffIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.Configure(t, "logs", `{"retentionEnabled":true,"retentionSeconds":3600}`)
+	i.awaitCalm(t)
+
+	i.Configure(t, "logs", `{"retentionSeconds":7200}`) // replaces every option
+	i.awaitAlert(t, "QueenRetentionSwitchedOff")
+}
+
+// A maintainer that is told to make a cycle once a day.
+func TestRetentionThatHardlyRunsIsTold(t *testing.T) {
+	t.Parallel()
+	if !harness.Long() {
+		t.Skip("takes more than a minute; QUEEN_TEST_LONG=1 runs it")
+	}
+	i := install(t)
+	i.awaitCalm(t)
+	i.maintainer.Terminate(t)
+	lazy := harness.StartMaintainer(t, i.DB, "STATS_INTERVAL_MS=1000", "RETENTION_INTERVAL=86400000")
+	i.watch(target{"queen-maintainer", "lazy", lazy.URL + "/metrics"})
+	i.awaitAlert(t, "QueenRetentionMissing")
+}
+
+func TestASweeperThatIsDownIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.awaitCalm(t)
+	i.sweeper.Kill()
+	i.awaitAlert(t, "QueenSweeperDown")
+}
+
+func TestAPoolThatIsTooSmallIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t, "DB_POOL_SIZE=2")
+	i.awaitCalm(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer cancel()
+	payload := map[string]string{"text": strings.Repeat("x", 200)}
+	for c := range 64 {
+		clients.Go(func() {
+			queue := fmt.Sprintf("load-%d", c)
+			for ctx.Err() == nil {
+				// Refusals are part of the fault.
+				_, _ = i.TryPush(ctx, harness.Item{Queue: queue, Payload: payload})
+				_, _ = i.TryPop(ctx, harness.PopPath(queue, "autoAck=true"))
+			}
+		})
+	}
+	i.awaitAlert(t, "QueenPoolExhausted", "QueenRequestsFail", "QueenConsumerLag", "QueenCommitSlow")
+}
