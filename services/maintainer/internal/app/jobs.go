@@ -8,12 +8,14 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/services/maintainer/internal/retention"
 	"github.com/queenmq/queen/services/maintainer/internal/stats"
+	"github.com/queenmq/queen/services/maintainer/internal/watch"
 )
 
 // jobs are what a maintainer does.
 type jobs struct {
 	retention *retention.Retention
 	stats     *stats.Reconciler
+	watch     *watch.Watch
 }
 
 // newJobs builds the jobs. Nothing runs yet.
@@ -33,6 +35,10 @@ func (a *App) newJobs() (*jobs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the stats reconciler: %w", err)
 	}
+	j.watch, err = watch.New(watch.Config{MaxQueues: cfg.Metrics.MaxQueues}, watch.Deps{Store: st, Log: a.log, Meter: a.Meter("watch")})
+	if err != nil {
+		return nil, err
+	}
 	return j, nil
 }
 
@@ -41,5 +47,6 @@ func (j *jobs) components() []lifecycle.Component {
 	return []lifecycle.Component{
 		{Name: "stats", Run: j.stats.Run},
 		{Name: "retention", Run: j.retention.Run},
+		{Name: "watch", Run: j.watch.Run},
 	}
 }
