@@ -450,3 +450,24 @@ func TestListQueuesFromTheLastRefresh(t *testing.T) {
 	require.Equal(t, []any{1.0, document{"segments": 1.0, "messages": 2.0}}, []any{list(true)["partitions"], list(true)["segments"]})
 	require.Equal(t, document{"total": 2.0, "pending": 2.0, "processing": 0.0}, list(true)["messages"])
 }
+
+// Windows without the switch delete nothing, which is seldom meant.
+func TestQueuesWhoseRetentionIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	off := func() int64 {
+		n, err := b.store.RetentionSwitchedOff(t.Context())
+		require.NoError(t, err)
+		return n
+	}
+	b.configure("none", `{}`, false)
+	b.configure("evicts", `{"maxWaitTimeSeconds": 60}`, false)
+	b.configure("on", `{"retentionEnabled": true, "retentionSeconds": 60, "completedRetentionSeconds": 60}`, false)
+	require.Zero(t, off())
+	b.configure("time", `{"retentionSeconds": 60}`, false)
+	require.EqualValues(t, 1, off())
+	b.configure("completed", `{"completedRetentionSeconds": 60}`, false)
+	require.EqualValues(t, 2, off())
+	b.configure("time", `{"retentionSeconds": 60, "retentionEnabled": true}`, false)
+	require.EqualValues(t, 1, off())
+}

@@ -59,3 +59,10 @@ func (m *MaintenanceSession) SetPosition(ctx context.Context, name string, id uu
 		return err
 	})
 }
+
+// RetentionSwitchedOff counts the queues that have windows of retention while their
+// retention is switched off (retention_switched_off_v1).
+func (s *Store) RetentionSwitchedOff(ctx context.Context) (queues int64, err error) {
+	err = s.scanOne(ctx, "count queues without retention", `SELECT queen.retention_switched_off_v1()`, nil, &queues)
+	return queues, err
+}

@@ -78,3 +78,13 @@ BEGIN
         || CASE WHEN v_by IS NULL THEN '{}' ELSE jsonb_build_object('rows', v_rows) END;
 END
 $$;
+
+-- How many queues have windows of retention that are switched off: a call of configure
+-- that leaves the switch out does that, and nothing is deleted any more.
+CREATE OR REPLACE FUNCTION queen.retention_switched_off_v1()
+RETURNS BIGINT
+LANGUAGE sql STABLE
+AS $$
+    SELECT count(*) FROM queen.queues AS q
+    WHERE NOT q.retention_enabled AND (q.retention_seconds > 0 OR q.completed_retention_seconds > 0)
+$$;

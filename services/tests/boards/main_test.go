@@ -46,7 +46,7 @@ func install(t *testing.T, brokerEnv ...string) *installation {
 func (i *installation) awaitCalm(t *testing.T) {
 	t.Helper()
 	harness.Eventually(t, soon, "everybody is scraped, and the first looks are over", func() bool {
-		return len(i.ask(`queen_push_calls_total`)) > 0 && len(i.ask(`queen_stats_age_seconds < 60`)) > 0 &&
+		return len(i.ask(`queen_admission_budget`)) > 0 && len(i.ask(`queen_stats_age_seconds < 60`)) > 0 &&
 			len(i.ask(`queen_postgres_up == 1`)) > 0 && len(i.ask(`rate(queen_sweeper_cycles_total[2m]) > 0`)) > 0
 	})
 	for name, expr := range i.alerts {

@@ -43,7 +43,17 @@ func (w *Watch) register(meter metric.Meter) error {
 			}
 			return nil
 		}))
-	return errors.Join(err1, err2, w.registerHealth(meter), w.registerParts(meter), w.registerQueues(meter))
+	_, err3 := meter.Int64ObservableGauge("queen.retention.switched_off_queues",
+		metric.WithDescription("Queues that have windows of retention while their retention is switched off."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.off.fresh() {
+				o.Observe(w.off.seen)
+			}
+			return nil
+		}))
+	return errors.Join(err1, err2, err3, w.registerHealth(meter), w.registerParts(meter), w.registerQueues(meter))
 }
 
 // registerHealth makes the gauges of the whole server.

@@ -38,6 +38,7 @@ type Store interface {
 	DatabaseHealth(ctx context.Context) (store.DatabaseHealth, error)
 	QueueBacklogs(ctx context.Context, maxQueues int) ([]store.QueueBacklog, error)
 	GroupLags(ctx context.Context, maxQueues int) ([]store.GroupLag, error)
+	RetentionSwitchedOff(ctx context.Context) (queues int64, err error)
 }
 
 // Config bounds what is shown.
@@ -64,6 +65,7 @@ type Watch struct {
 	health   sight[store.DatabaseHealth]
 	backlogs sight[[]store.QueueBacklog]
 	lags     sight[[]store.GroupLag]
+	off      sight[int64] // queues whose retention is switched off
 }
 
 // sight is what a look has seen.
@@ -110,10 +112,14 @@ func (w *Watch) lookAtQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	off, err := w.db.RetentionSwitchedOff(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.backlogs = sight[[]store.QueueBacklog]{all, time.Now()}
-	return nil
+	if err == nil {
+		w.off = sight[int64]{off, time.Now()}
+	}
+	return err
 }
 
 func (w *Watch) lookAtGroups(ctx context.Context) error {

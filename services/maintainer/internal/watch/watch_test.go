@@ -27,6 +27,7 @@ type database struct {
 	health  store.DatabaseHealth
 	queues  []store.QueueBacklog
 	groups  []store.GroupLag
+	off     int64
 	err     error
 	lagging time.Duration // that a look at the lag takes
 	lags    int           // looks
@@ -45,6 +46,8 @@ func (d *database) GroupLags(context.Context, int) ([]store.GroupLag, error) {
 	time.Sleep(d.lagging)
 	return slices.Clone(d.groups), d.err
 }
+
+func (d *database) RetentionSwitchedOff(context.Context) (int64, error) { return d.off, d.err }
 
 type bundle struct {
 	*watch.Watch
@@ -107,6 +110,7 @@ func TestWhatWasSeenIsShown(t *testing.T) {
 		}
 		b.db.queues = []store.QueueBacklog{{Queue: "q", Partitions: 17, Pending: 18, Processing: 19, RetainedBytes: 20, OldestPendingSeconds: 21.5}}
 		b.db.groups = []store.GroupLag{{Queue: "q", Group: "g", Messages: 22}}
+		b.db.off = 23
 		require.NoError(t, b.Look(t.Context()))
 		want := map[string]float64{
 			"queen.postgres.up": 1, "queen.postgres.oldest_snapshot": 1, "queen.postgres.longest_transaction": 2,
@@ -117,7 +121,7 @@ func TestWhatWasSeenIsShown(t *testing.T) {
 			"queen.postgres.database_size": 13, "queen.postgres.freeze_age": 14, "queen.postgres.wal_written": 15, "queen.postgres.wal_size": 16,
 			"queen.queue.partitions queue=q": 17, "queen.queue.pending_messages queue=q": 18, "queen.queue.processing_messages queue=q": 19,
 			"queen.queue.retained queue=q": 20, "queen.queue.oldest_pending queue=q": 21.5,
-			"queen.consumer_group.lag_messages group=g,queue=q": 22,
+			"queen.consumer_group.lag_messages group=g,queue=q": 22, "queen.retention.switched_off_queues": 23,
 		}
 		require.Equal(t, want, b.collect(t))
 
