@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/require"
 
@@ -73,7 +73,7 @@ func requireKnown(t *testing.T, names map[string]bool, expr, where string) {
 			return nil
 		}
 		for _, m := range v.LabelMatchers {
-			if m.Name == labels.MetricName && !unknownUntilItHappens()[m.Value] {
+			if m.Name == model.MetricNameLabel && !unknownUntilItHappens()[m.Value] {
 				require.True(t, names[m.Value], "%s: nobody exports %s", where, m.Value)
 			}
 		}

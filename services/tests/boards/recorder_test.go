@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/model/value"
@@ -106,7 +107,7 @@ func (r *recorder) scrape(ctx context.Context) {
 		}
 		r.seen[from] = fresh
 		r.mu.Unlock()
-		_, err = app.Append(0, labels.FromStrings(labels.MetricName, "up", "job", from.job, "instance", from.instance), at.UnixMilli(), up)
+		_, err = app.Append(0, labels.FromStrings(model.MetricNameLabel, "up", "job", from.job, "instance", from.instance), at.UnixMilli(), up)
 		if err := errors.Join(err, app.Commit()); err != nil {
 			r.t.Errorf("keep the samples of %s: %v", from.url, err)
 		}
@@ -193,7 +194,7 @@ func (r *recorder) metricNames() map[string]bool {
 	names := map[string]bool{}
 	for _, of := range r.seen {
 		for _, series := range of {
-			names[series.Get(labels.MetricName)] = true
+			names[series.Get(model.MetricNameLabel)] = true
 		}
 	}
 	return names
