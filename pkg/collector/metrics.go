@@ -21,6 +21,10 @@ func newInstruments(meter metric.Meter, c *Counters) (*instruments, error) {
 	var errs [2]error
 	m.flushes, errs[0] = meter.Int64Counter("queen.collector.flushes",
 		metric.WithDescription("Attempts to write what this process has counted, by outcome."))
+	if errs[0] == nil { // shown from the start
+		m.flushes.Add(context.Background(), 0, m.written...)
+		m.flushes.Add(context.Background(), 0, m.failed...)
+	}
 	_, errs[1] = meter.Int64ObservableCounter("queen.collector.unattributed",
 		metric.WithDescription("Counts that are missing at their queue, because too many queues were in use at once."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {

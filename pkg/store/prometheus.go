@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -15,40 +17,76 @@ const groupLagPage = 50_000
 type PrometheusMetrics struct {
 	// Cluster are the lifetime totals of the installation; the state of a process,
 	// which is part of the type, is not in them.
-	Cluster     WorkerMetrics      `json:"cluster"`
-	Rates       []QueueRate        `json:"rates"`
-	DeadLetters []QueueDeadLetters `json:"deadLetters"`
+	Cluster     WorkerMetrics
+	Rates       []QueueRate
+	DeadLetters []QueueDeadLetters
 }
 
 // QueueRate is what happened to a queue in the most recent minute that is known of
 // it. Its lag is the age of messages at their delivery.
 type QueueRate struct {
-	Queue        string  `json:"queue"`
-	AgeSeconds   float64 `json:"age"` // since that minute began
-	PushRequests int64   `json:"pushRequests"`
-	PushMessages int64   `json:"pushMessages"`
-	PopMessages  int64   `json:"popMessages"`
-	PopEmpty     int64   `json:"popEmpty"`
-	AckSuccess   int64   `json:"ackSuccess"`
-	AckFailed    int64   `json:"ackFailed"`
-	Transactions int64   `json:"transactions"`
-	Parked       float64 `json:"parked"`
-	AvgLagMillis float64 `json:"avgLagMs"`
-	MaxLagMillis float64 `json:"maxLagMs"`
+	Queue        string
+	AgeSeconds   float64 // since that minute began
+	PushRequests int64
+	PushMessages int64
+	PopMessages  int64
+	PopEmpty     int64
+	AckSuccess   int64
+	AckFailed    int64
+	Transactions int64
+	Parked       float64
+	AvgLagMillis float64
+	MaxLagMillis float64
 }
 
 // QueueDeadLetters is how many dead letters a queue has.
 type QueueDeadLetters struct {
-	Queue string `json:"queue"`
-	Count int64  `json:"count"`
+	Queue string
+	Count int64
+}
+
+// metricsColumns are aligned arrays, as the database gives them.
+type metricsColumns struct {
+	cluster                                                                             []byte
+	queues, dlqQueues                                                                   []string
+	pushRequests, pushMessages, popMessages, popEmpty, ackSuccess, ackFailed, txns, dlq []int64
+	ages, parked, avgLags, maxLags                                                      []float64
 }
 
 // PrometheusMetrics reads the totals of the installation, and the rates and dead letters
 // of queues (get_prometheus_metrics_v1): of the first maxQueues by name, and of all
 // others together as the queue other.
-func (s *Store) PrometheusMetrics(ctx context.Context, maxQueues int) (m PrometheusMetrics, err error) {
-	err = s.document(ctx, "read metrics", &m, `SELECT queen.get_prometheus_metrics_v1($1)`, maxQueues)
-	return m, err
+func (s *Store) PrometheusMetrics(ctx context.Context, maxQueues int) (PrometheusMetrics, error) {
+	var c metricsColumns
+	err := s.scanOne(ctx, "read metrics", `SELECT r_cluster, r_queue, r_age_seconds, r_push_requests, r_push_messages, r_pop_messages,
+			r_pop_empty, r_ack_success, r_ack_failed, r_transactions, r_parked, r_avg_lag_ms, r_max_lag_ms, r_dlq_queue, r_dead_letters
+		FROM queen.get_prometheus_metrics_v1($1)`, []any{maxQueues},
+		&c.cluster, &c.queues, &c.ages, &c.pushRequests, &c.pushMessages, &c.popMessages,
+		&c.popEmpty, &c.ackSuccess, &c.ackFailed, &c.txns, &c.parked, &c.avgLags, &c.maxLags, &c.dlqQueues, &c.dlq)
+	if err != nil {
+		return PrometheusMetrics{}, err
+	}
+	return c.metrics()
+}
+
+func (c *metricsColumns) metrics() (PrometheusMetrics, error) {
+	m := PrometheusMetrics{Rates: make([]QueueRate, len(c.queues)), DeadLetters: make([]QueueDeadLetters, len(c.dlqQueues))}
+	if c.cluster != nil {
+		if err := json.Unmarshal(c.cluster, &m.Cluster); err != nil {
+			return m, fmt.Errorf("read metrics: %w: %w", errAnswer, err)
+		}
+	}
+	for i := range c.queues {
+		m.Rates[i] = QueueRate{
+			Queue: c.queues[i], AgeSeconds: c.ages[i], PushRequests: c.pushRequests[i], PushMessages: c.pushMessages[i],
+			PopMessages: c.popMessages[i], PopEmpty: c.popEmpty[i], AckSuccess: c.ackSuccess[i], AckFailed: c.ackFailed[i],
+			Transactions: c.txns[i], Parked: c.parked[i], AvgLagMillis: c.avgLags[i], MaxLagMillis: c.maxLags[i],
+		}
+	}
+	for i := range c.dlqQueues {
+		m.DeadLetters[i] = QueueDeadLetters{Queue: c.dlqQueues[i], Count: c.dlq[i]}
+	}
+	return m, nil
 }
 
 // QueueBacklog are the reconciled figures of a queue.

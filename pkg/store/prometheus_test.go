@@ -120,7 +120,7 @@ func TestTheFirstQueuesHaveFiguresOfTheirOwn(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []store.QueueDeadLetters{{"other", 6}}, m.DeadLetters, how)
 		// Many rows that belong to no lane make the index large.
-		b.exec(`INSERT INTO queen.log_dlq (partition_id, consumer_group, "offset") SELECT gen_random_uuid(), 'g', n FROM generate_series(1, 130000) AS n`)
+		b.exec(`INSERT INTO queen.log_dlq (partition_id, consumer_group, "offset") SELECT gen_random_uuid(), 'g', n FROM generate_series(1, 40000) AS n`)
 	}
 	backlogs, err := b.store.QueueBacklogs(t.Context(), 3)
 	require.NoError(t, err)
