@@ -83,6 +83,10 @@ bench-timers: ## Hold timers and the sweeper to their targets, row by row (ARGS 
 bench-kv: ## Hold key/value state to its targets, beside pgbench (ARGS as for bench)
 	@go run ./services/tests/bench -table kv -json .bin/bench-kv.json $(ARGS)
 
+.PHONY: bench-admin
+bench-admin: ## Hold management routes and scrapes to their targets on 5 million messages (ARGS as for bench)
+	@go run ./services/tests/bench -table admin -json .bin/bench-admin.json $(ARGS)
+
 .PHONY: lint
 lint: $(GOLANGCI) ## Run golangci-lint with the pinned version, dependency rule included
 	$(GOLANGCI) run $(PACKAGES)

@@ -1,6 +1,6 @@
 // Command bench holds the services to their targets: `make bench` the broker,
 // `make bench-retention` the maintainer, `make bench-timers` timers and the sweeper,
-// `make bench-kv` key/value state.
+// `make bench-kv` key/value state, `make bench-admin` what operators see.
 //
 // It starts a private, durable PostgreSQL and runs one row of the table after
 // another, each with services and a database of its own, and ends with one table:
@@ -16,8 +16,8 @@
 // The files: row.go is what a row is, rows.go lists them, row_*.go are their
 // programs; flow.go pushes and consumes, floor.go writes to PostgreSQL alone,
 // load.go drives either, measure.go measures them in blocks; hopper.go measures single
-// deliveries, timers.go makes timers, kv.go and pgbench.go work on keys; bulk.go and
-// stale.go fill a database; stack.go runs the servers, sweeper.go reads the sweepers'
+// deliveries, timers.go makes timers, kv.go and pgbench.go work on keys; asks.go asks
+// management routes; bulk.go and stale.go fill a database; stack.go runs the servers, sweeper.go reads the sweepers'
 // metrics, maintainer.go runs the maintainer, and watch.go sees its locks; report.go
 // shows the figures.
 package main

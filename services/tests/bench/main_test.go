@@ -14,6 +14,7 @@ var tinyScale = scale{
 	Poll: 200 * time.Millisecond, Look: 50 * time.Millisecond, Quiet: 15 * time.Second,
 	Many: 300, Stale: 8000, Step: 5, Sweep: 500 * time.Millisecond, Cycles: 2, Waiting: 2, MaxWait: time.Second,
 	Rest: 200 * time.Millisecond, Rested: 2, Timers: 2000, Later: 2000, Keys: 1000,
+	Queues: 5, Shown: 100, Asks: 2,
 }
 
 // The rows run against a real broker, so that they do not rot. Whether targets

@@ -44,9 +44,13 @@ type scale struct {
 	Timers  int           `json:"timers"` // due at once
 	Later   int           `json:"later"`  // timers that are not due
 	Keys    int           `json:"keys"`
-	Poll    time.Duration `json:"pollNs"`  // how long a pop waits; consumers end after their last one
-	Look    time.Duration `json:"lookNs"`  // between two looks at what has to settle
-	Quiet   time.Duration `json:"quietNs"` // without progress, after which messages count as lost
+	Queues  int           `json:"queues"`   // that management shows
+	Shown   int           `json:"shown"`    // lanes of them
+	Asks    int           `json:"asks"`     // of each management route
+	AskGap  time.Duration `json:"askGapNs"` // from one ask of a route to the next, at least
+	Poll    time.Duration `json:"pollNs"`   // how long a pop waits; consumers end after their last one
+	Look    time.Duration `json:"lookNs"`   // between two looks at what has to settle
+	Quiet   time.Duration `json:"quietNs"`  // without progress, after which messages count as lost
 }
 
 var (
@@ -55,6 +59,7 @@ var (
 		Parked: 10_000, History: 1_500_000, Hops: 300, Segment: 10_000, Slower: 1,
 		Many: 1_000_000, Stale: 1_000_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 5, Waiting: 20, MaxWait: 10 * time.Second,
 		Rest: 10 * time.Minute, Rested: 16, Timers: 100_000, Later: 5_000_000, Keys: 100_000,
+		Queues: 200, Shown: 100_000, Asks: 11, AskGap: 4 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 	quickScale = scale{
@@ -62,6 +67,7 @@ var (
 		Parked: 10_000, History: 300_000, Hops: 100, Segment: 10_000, Slower: 1,
 		Many: 100_000, Stale: 100_000, Step: 1000, Sweep: 5 * time.Second, Cycles: 3, Waiting: 10, MaxWait: 10 * time.Second,
 		Rest: 30 * time.Second, Rested: 8, Timers: 100_000, Later: 500_000, Keys: 100_000,
+		Queues: 200, Shown: 10_000, Asks: 5, AskGap: 4 * time.Second,
 		Poll: time.Second, Look: time.Second, Quiet: 5 * time.Second,
 	}
 )

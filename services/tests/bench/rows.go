@@ -11,10 +11,11 @@ const (
 	tableRetention = "retention"
 	tableTimers    = "timers"
 	tableKV        = "kv"
+	tableAdmin     = "admin"
 )
 
 // tables are all of them.
-var tables = []string{tableBroker, tableRetention, tableTimers, tableKV}
+var tables = []string{tableBroker, tableRetention, tableTimers, tableKV, tableAdmin}
 
 // rows are those of the chosen table, in the order in which they run.
 func rows(o options) []row {
@@ -25,6 +26,8 @@ func rows(o options) []row {
 		return timersRows(o)
 	case tableKV:
 		return kvRows()
+	case tableAdmin:
+		return adminRows(o)
 	}
 	return brokerRows(o)
 }
@@ -32,7 +35,7 @@ func rows(o options) []row {
 // services are what the rows of a table start.
 func services(table string) []string {
 	switch table {
-	case tableRetention:
+	case tableRetention, tableAdmin:
 		return []string{"broker", "maintainer"}
 	case tableTimers:
 		return []string{"broker", "sweeper"}
@@ -90,6 +93,14 @@ func kvRows() []row {
 	return []row{
 		{name: "kv", what: "get, incr, putIfAbsent 30/60/10 by 32 clients, against the same calls and plain statements by pgbench", run: runKV},
 		{name: "kvbatch", what: "calls of 25 such operations against calls of one", run: runKVBatch},
+	}
+}
+
+func adminRows(o options) []row {
+	k := adminBulk(o.scale)
+	return []row{
+		{name: "routes", what: fmt.Sprintf("management routes and scrapes with %d messages in %d lanes of %d queues%s",
+			k.total()*k.messages, k.queues*k.lanes, k.queues, adminShare(o.scale)), run: runAdmin},
 	}
 }
 

@@ -32,7 +32,7 @@ func staleBulk(queue string, segments int) bulk {
 	}
 }
 
-func (k bulk) total() int { return k.lanes * k.segments }
+func (k bulk) total() int { return len(k.names()) * k.lanes * k.segments }
 
 // makeStale writes a backlog that is kept until retention is switched on.
 func (s *stack) makeStale(ctx context.Context, k bulk) error {
