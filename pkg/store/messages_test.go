@@ -130,6 +130,28 @@ func TestListingsAgreeWithThePlainReading(t *testing.T) {
 	}
 }
 
+// The newest lanes of more queues than a page looks at lanes, in most of which nothing
+// is listed any more.
+func TestListingsOfManyQueuesAgreeWithThePlainReading(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`INSERT INTO queen.queues (name) SELECT 'q' || i FROM generate_series(1, 300) AS i`)
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, txns_start, last_write_at)
+		SELECT q.id, 'p' || i, 1, CASE WHEN i = 1 AND q.name <> 'q7' THEN 2 ELSE 0 END, now() - make_interval(mins => 5 * i, secs => random() * 200)
+		FROM queen.queues AS q CROSS JOIN generate_series(1, 4) AS i`)
+	b.exec(`INSERT INTO queen.log_txns (partition_id, base_offset, end_offset, created_at, hashes)
+		SELECT p.id, i, i, p.last_write_at, decode(repeat('00', 16), 'hex')
+		FROM queen.log_partitions AS p CROSS JOIN generate_series(0, 1) AS i WHERE p.txns_start = 0`)
+	b.exec(`INSERT INTO queen.log_consumers (partition_id, consumer_group, committed, lease_expires_at)
+		SELECT p.id, 'g', CASE WHEN q.name = 'q7' THEN -1 ELSE 1 END, CASE WHEN q.name = 'q7' AND p.name = 'p3' THEN now() + INTERVAL '1 hour' END
+		FROM queen.log_partitions AS p JOIN queen.queues AS q ON q.id = p.queue_id`)
+	for status, most := range map[string]int{"": 50, "completed": 50, "pending": 6, "processing": 2} {
+		f := store.MessageFilter{Tenant: store.DefaultTenant(), Status: status, Limit: 50}
+		want := b.plain(f)
+		require.Equal(t, want[:most], b.list(f).places(), "%q", status)
+	}
+}
+
 // fill writes lanes whose messages stand in all states.
 func (b *bench) fill(r *rand.Rand) {
 	b.t.Helper()

@@ -53,9 +53,11 @@ AS $$
 $$;
 
 -- The p_lanes lanes of some queues that were written last, if at p_since or later, and
--- their spans; r_floor is where the rows of a lane begin. No more queues are looked at
--- than lanes are asked for: one that was written before as many others has no lane
--- among them.
+-- their spans; r_floor is where the rows of a lane begin.
+--
+-- A few lanes of each queue tell first since when there certainly are enough of them:
+-- not all lanes of hundreds of queues are read. Where a status is so rare that no queue
+-- has those few, they are all there are.
 CREATE OR REPLACE FUNCTION queen.log_browse_lanes_v1(
     p_queues    UUID[],
     p_partition TEXT,
@@ -70,7 +72,15 @@ SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
-    v_since TIMESTAMPTZ := p_since - INTERVAL '1 second';
+    v_since   TIMESTAMPTZ := p_since - INTERVAL '1 second';
+    -- The first lanes of each queue, v_few at most, and how many the most that one has.
+    v_few     BIGINT := 4 * p_lanes / greatest(cardinality(p_queues), 1) + 1;
+    v_most    BIGINT;
+    v_pids    UUID[];
+    v_written TIMESTAMPTZ[];
+    v_highs   BIGINT[];
+    v_lows    BIGINT[];
+    v_floors  BIGINT[];
 BEGIN
     IF p_partition IS NOT NULL THEN
         RETURN QUERY
@@ -83,21 +93,34 @@ BEGIN
         LIMIT p_lanes;
         RETURN;
     END IF;
-    RETURN QUERY
-    SELECT l.id, l.last_write_at, l.r_high, l.r_low, l.txns_start
+
+    SELECT array_agg(f.id), array_agg(f.last_write_at), array_agg(f.r_high), array_agg(f.r_low), array_agg(f.txns_start), max(f.n)
+    INTO v_pids, v_written, v_highs, v_lows, v_floors, v_most
     FROM (
-        SELECT u.id
+        SELECT l.*, row_number() OVER (PARTITION BY u.id) AS n
         FROM unnest(p_queues) AS u (id)
         CROSS JOIN LATERAL (
-            SELECT p.last_write_at FROM queen.log_partitions AS p
-            WHERE p.queue_id = u.id
+            SELECT p.id, p.last_write_at, p.txns_start, s.r_high, s.r_low
+            FROM queen.log_partitions AS p
+            CROSS JOIN LATERAL queen.log_browse_span_v1(p.id, p.txns_start, p.last_offset, p_status) AS s
+            WHERE p.queue_id = u.id AND p.last_write_at >= v_since
             ORDER BY p.last_write_at DESC
-            LIMIT 1
-        ) AS m
-        WHERE m.last_write_at >= v_since
-        ORDER BY m.last_write_at DESC
-        LIMIT CASE WHEN p_status IS NULL THEN p_lanes END
-    ) AS q
+            LIMIT v_few
+        ) AS l
+    ) AS f;
+    IF COALESCE(v_most, 0) < v_few THEN
+        RETURN QUERY
+        SELECT u.* FROM unnest(v_pids, v_written, v_highs, v_lows, v_floors) AS u (pid, written, high, low, floor_off)
+        ORDER BY u.written DESC
+        LIMIT p_lanes;
+        RETURN;
+    END IF;
+    SELECT COALESCE(min(k.written), v_since) INTO v_since
+    FROM (SELECT u.written FROM unnest(v_written) AS u (written) ORDER BY u.written DESC OFFSET p_lanes - 1 LIMIT 1) AS k;
+
+    RETURN QUERY
+    SELECT l.id, l.last_write_at, l.r_high, l.r_low, l.txns_start
+    FROM unnest(p_queues) AS q (id)
     CROSS JOIN LATERAL (
         SELECT p.id, p.last_write_at, p.txns_start, s.r_high, s.r_low
         FROM queen.log_partitions AS p
