@@ -230,7 +230,9 @@ func (s *Service) released(tenant uuid.UUID, g *group, full bool) {
 func (s *Service) logFailure(ctx context.Context, step string, g *group, err error) {
 	s.Counters.DatabaseFailed()
 	s.failures.Do(func() {
-		s.Logger.ErrorContext(ctx, "ack failed", slog.String("step", step), slog.String(logging.KeyPartitionID, g.partition.String()),
+		lane, _ := s.Lanes.Get(g.partition)
+		s.Logger.ErrorContext(ctx, "ack failed", slog.String("step", step), slog.String(logging.KeyQueue, lane.Queue),
+			slog.String(logging.KeyPartition, lane.Partition), slog.String(logging.KeyPartitionID, g.partition.String()),
 			slog.String(logging.KeyGroup, g.group), logging.Err(err))
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 const (
@@ -212,7 +214,7 @@ func (c *Cache) suppress(ctx context.Context, e *entry) {
 	c.metrics.suppressed.Add(ctx, 1)
 	if c.warnings.due(now) {
 		c.log.WarnContext(ctx, "dedup cache too small: pushes to some lanes read their window anew",
-			slog.String("queue", e.lane.Queue), slog.Int64("limit_bytes", c.limit), slog.Int64("used_bytes", c.used.Load()))
+			slog.String(logging.KeyQueue, e.lane.Queue), slog.String(logging.KeyPartition, e.lane.Partition), slog.Int64("limit_bytes", c.limit), slog.Int64("used_bytes", c.used.Load()))
 	}
 }
 

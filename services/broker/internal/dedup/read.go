@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -31,17 +32,22 @@ func (c *Cache) learn(parent context.Context, lane Lane, q *query, began time.Ti
 			return c.scan(ctx, lane, q)
 		}
 		if err := c.advance(ctx, e, gap); err != nil {
-			c.failed(ctx, err)
+			c.failed(ctx, err, placeOf(lane)...)
 			return c.narrow(parent, e.answer(q), q)
 		}
 	}
 }
 
-func (c *Cache) failed(ctx context.Context, err error) {
+// failed notes a read that failed; place says of what lane.
+func (c *Cache) failed(ctx context.Context, err error, place ...slog.Attr) {
 	c.metrics.failures.Add(ctx, 1)
 	if ctx.Err() == nil && c.warnings.due(c.now()) {
-		c.log.WarnContext(ctx, "dedup window not read", logging.Err(err))
+		c.log.LogAttrs(ctx, slog.LevelWarn, "dedup window not read", append(place, logging.Err(err))...)
 	}
+}
+
+func placeOf(lane Lane) []slog.Attr {
+	return []slog.Attr{slog.String(logging.KeyQueue, lane.Queue), slog.String(logging.KeyPartition, lane.Partition)}
 }
 
 // advance takes the lane one step further, unless somebody else did meanwhile.
@@ -139,7 +145,7 @@ func (c *Cache) scan(ctx context.Context, lane Lane, q *query) Mark {
 	l, found, err := c.laneState(ctx, lane, uuid.Nil, 0)
 	switch {
 	case err != nil:
-		c.failed(ctx, err)
+		c.failed(ctx, err, placeOf(lane)...)
 		return unmarked()
 	case !found || l.PartitionID == uuid.Nil || l.Window <= 0:
 		return unmarked()
@@ -149,7 +155,7 @@ func (c *Cache) scan(ctx context.Context, lane Lane, q *query) Mark {
 	for l.Last-m.Verified > gapAtOnce {
 		page, err := c.page(ctx, m.PartitionID, m.Verified)
 		if err != nil {
-			c.failed(ctx, err)
+			c.failed(ctx, err, placeOf(lane)...)
 			break
 		}
 		if len(page.Bases) == 0 {
@@ -200,7 +206,7 @@ func (c *Cache) confirm(ctx context.Context, id uuid.UUID, q *query) bool {
 		}
 		page, err := c.suspects(ctx, id, bases)
 		if err != nil {
-			c.failed(ctx, err)
+			c.failed(ctx, err, slog.String(logging.KeyPartitionID, id.String()))
 			return false
 		}
 		var hits []row

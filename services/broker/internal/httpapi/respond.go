@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -79,7 +80,7 @@ type errorBody struct {
 func (a *API) fail(c echo.Context, err error) {
 	ctx := c.Request().Context()
 	f := failureOf(ctx, err)
-	a.logFailure(ctx, c.Request().Method, c.Path(), f, err)
+	a.logFailure(ctx, c.Request().Method, c.Path(), func() []slog.Attr { return placeOf(c) }, f, err)
 	if c.Response().Committed {
 		return
 	}
@@ -133,15 +134,43 @@ func errorJSON(f failure) []byte {
 	return body
 }
 
+// placeOf is the queue, the lane and the group that the address of a request names. Of
+// what bodies name, those who work on it log their failures.
+func placeOf(c echo.Context) []slog.Attr {
+	var place []slog.Attr
+	add := func(key, raw string) {
+		if name, err := url.PathUnescape(raw); err == nil && name != "" {
+			place = append(place, slog.String(key, name))
+		}
+	}
+	add(logging.KeyQueue, c.Param("queue"))
+	if strings.HasPrefix(c.Path(), "/api/v1/pop/") {
+		add(logging.KeyPartition, c.Param("*"))
+	}
+	add(logging.KeyPartitionID, c.Param("partitionId"))
+	add(logging.KeyGroup, c.Param("group"))
+	if group := c.QueryParam("consumerGroup"); group != "" {
+		place = append(place, slog.String(logging.KeyGroup, group))
+	}
+	return place
+}
+
+// placeOfPop is that of a pop.
+func placeOfPop(req *pop.Request) []slog.Attr {
+	return []slog.Attr{
+		slog.String(logging.KeyQueue, req.Queue), slog.String(logging.KeyPartition, req.Partition), slog.String(logging.KeyGroup, req.Query.Group),
+	}
+}
+
 // logFailure logs 5xx as errors. During an outage of the database every request
 // fails in the same way, so those lines are thinned out.
-func (a *API) logFailure(ctx context.Context, method, route string, f failure, err error) {
+func (a *API) logFailure(ctx context.Context, method, route string, place func() []slog.Attr, f failure, err error) {
 	if f.status < http.StatusInternalServerError || errors.Is(err, errPanic) {
 		return
 	}
 	line := func() {
-		a.deps.Log.ErrorContext(ctx, "request failed", slog.String(logging.KeyMethod, method),
-			slog.String(logging.KeyRoute, route), slog.Int(logging.KeyStatus, f.status), logging.Err(err))
+		attrs := []slog.Attr{slog.String(logging.KeyMethod, method), slog.String(logging.KeyRoute, route), slog.Int(logging.KeyStatus, f.status)}
+		a.deps.Log.LogAttrs(ctx, slog.LevelError, "request failed", append(append(attrs, place()...), logging.Err(err))...)
 	}
 	if f.refusal != nil && f.status == http.StatusServiceUnavailable {
 		if f.refusal.Cause != nil { // else somebody has switched it off

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -95,6 +96,12 @@ func (s *spot) reply() bool {
 	return stays && err == nil
 }
 
+// place is what the request is about.
+func (s *spot) place() []slog.Attr {
+	req := s.parked.Request()
+	return placeOfPop(&req)
+}
+
 // outcome is what the answer says; extra is a header line or nothing.
 func (s *spot) outcome() (status int, body []byte, extra string) {
 	switch {
@@ -104,7 +111,7 @@ func (s *spot) outcome() (status int, body []byte, extra string) {
 		if errors.Is(s.err, context.Canceled) {
 			return statusClientGone, nil, ""
 		}
-		s.lot.api.logFailure(ctx, http.MethodGet, s.route, f, s.err)
+		s.lot.api.logFailure(ctx, http.MethodGet, s.route, s.place, f, s.err)
 		if f.status == http.StatusTooManyRequests {
 			extra = echo.HeaderRetryAfter + ": " + retryAfter() + "\r\n"
 		}

@@ -42,6 +42,9 @@ const (
 	answered // the outcome is there
 )
 
+// Request is what was asked for.
+func (p *Parked) Request() Request { return p.req }
+
 // Begin looks once. It answers the request, or returns what goes on waiting for
 // it: the caller then needs one of Answer and Wait.
 func (s *Service) Begin(ctx context.Context, req Request) ([]byte, *Parked, error) {

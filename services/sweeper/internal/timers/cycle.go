@@ -87,7 +87,7 @@ func (s *Sweeper) probe(ctx context.Context) (store.TimersDue, error) {
 func (s *Sweeper) unknown(ctx context.Context, err error) rest {
 	s.pressure.felt(true, false, 0)
 	if ctx.Err() == nil {
-		s.complain(ctx, "timers could not be looked for", 0, err)
+		s.complain(ctx, "timers could not be looked for", nil, err)
 	}
 	return rest{work: true, pressure: s.pressure.level}
 }

@@ -47,7 +47,7 @@ func (d *drain) giveBack(ctx context.Context, timers []*held, why giveBackReason
 // transient deals with a failure that says nothing about the timers.
 func (d *drain) transient(ctx context.Context, timers []*held, err error) {
 	d.trouble(err)
-	d.complain(ctx, "timers could not be fired and will be tried again", len(timers), err)
+	d.complain(ctx, "timers could not be fired and will be tried again", timers, err)
 	d.countFailed(ctx, classTransient, len(timers))
 	d.giveBack(ctx, timers, giveBackReason{text: err.Error(), backoff: d.cfg.TransientBackoff})
 }
@@ -57,14 +57,14 @@ func (d *drain) transient(ctx context.Context, timers []*held, err error) {
 // timer is dead-lettered for it, and all fire once the schema is repaired.
 func (d *drain) misconfigured(ctx context.Context, timers []*held, err error) {
 	d.trouble(err)
-	d.complain(ctx, "timers could not be fired: the schema does not have what it needs", len(timers), err)
+	d.complain(ctx, "timers could not be fired: the schema does not have what it needs", timers, err)
 	d.countFailed(ctx, classConfiguration, len(timers))
 	d.blame(ctx, timers, err)
 }
 
 // refused deals with timers that cannot be fired as they are.
 func (d *drain) refused(ctx context.Context, timers []*held, err error) {
-	d.complain(ctx, "timers cannot be fired", len(timers), err)
+	d.complain(ctx, "timers cannot be fired", timers, err)
 	d.countFailed(ctx, classPermanent, len(timers))
 	if exhausted := d.blame(ctx, timers, err); len(exhausted) > 0 {
 		d.metrics.poisoned.Add(ctx, int64(len(exhausted)))
@@ -106,7 +106,7 @@ func (d *drain) release(ctx context.Context, timers []*held, f store.TimerFailur
 	}
 	if err != nil {
 		d.trouble(err)
-		d.complain(ctx, "timers could not be given back and wait for the end of their lease", len(timers), err)
+		d.complain(ctx, "timers could not be given back and wait for the end of their lease", timers, err)
 		return out, false
 	}
 	return out, true
@@ -126,7 +126,7 @@ func (d *drain) deadLetter(ctx context.Context, timers []*held, exhausted []stor
 		letter := store.TimerLetter{TimerKey: e.TimerKey, Payload: d.remains(byKey[e.TimerKey]), Error: cause.Error()}
 		archived, _, err := d.db.TimersDeadLetter(ctx, []store.TimerLetter{letter}, d.cfg.MaxAttempts)
 		if err != nil {
-			d.complain(ctx, "timer could not be dead-lettered and will be tried again", 1, err)
+			d.complain(ctx, "timer could not be dead-lettered and will be tried again", []*held{byKey[e.TimerKey]}, err)
 			if store.Classify(err) == store.Transient {
 				d.trouble(err)
 				return
@@ -156,7 +156,7 @@ func (d *drain) remains(h *held) []byte {
 
 func (d *drain) claimFailed(ctx context.Context, err error) {
 	d.trouble(err)
-	d.complain(ctx, "timers could not be claimed", 0, err)
+	d.complain(ctx, "timers could not be claimed", nil, err)
 }
 
 func (d *drain) countFailed(ctx context.Context, class string, n int) {
@@ -165,7 +165,7 @@ func (d *drain) countFailed(ctx context.Context, class string, n int) {
 }
 
 // complain logs a failure, one line of a kind in a while.
-func (s *Sweeper) complain(ctx context.Context, what string, timers int, err error) {
+func (s *Sweeper) complain(ctx context.Context, what string, timers []*held, err error) {
 	s.quiet.Lock()
 	q, ok := s.lines[what]
 	if !ok {
@@ -175,6 +175,10 @@ func (s *Sweeper) complain(ctx context.Context, what string, timers int, err err
 	left, speak := q.Speak()
 	s.quiet.Unlock()
 	if speak {
-		s.log.WarnContext(ctx, "work on timers failed", slog.String(logging.KeyReason, what), slog.Int(logging.KeyCount, timers), slog.Int("not_logged", left), logging.Err(err))
+		attrs := []slog.Attr{slog.String(logging.KeyReason, what), slog.Int(logging.KeyCount, len(timers)), slog.Int("not_logged", left)}
+		if len(timers) > 0 && timers[0] != nil { // those of a fire are of one lane, or of a few: the first stands for them
+			attrs = append(attrs, slog.String(logging.KeyQueue, timers[0].Queue), slog.String(logging.KeyPartition, timers[0].Partition))
+		}
+		s.log.LogAttrs(ctx, slog.LevelWarn, "work on timers failed", append(attrs, logging.Err(err))...)
 	}
 }

@@ -113,7 +113,7 @@ func (d *drain) lost(ctx context.Context, v volley, err error) {
 	}
 	timers := v.timers()
 	d.trouble(err)
-	d.complain(ctx, "answer of a fire was lost, the timers tell what became of it", len(timers), err)
+	d.complain(ctx, "answer of a fire was lost, the timers tell what became of it", timers, err)
 	out, known := d.release(ctx, timers, store.TimerFailure{
 		Backoff: d.cfg.TransientBackoff, Error: err.Error(), Transient: true, MaxAttempts: d.cfg.MaxAttempts,
 	})
