@@ -36,7 +36,7 @@ func (d *Database) applySchema(ctx context.Context) error {
 	case res.Newer:
 		d.log.WarnContext(ctx, "the database has a newer schema, which admits this version; nothing was applied")
 	default:
-		d.log.InfoContext(ctx, "schema is up to date", slog.Int("applied", len(res.Applied)),
+		d.log.InfoContext(ctx, "schema is up to date", slog.Int(logging.KeyApplied, len(res.Applied)),
 			slog.Duration(logging.KeyElapsed, time.Since(began)))
 	}
 	return nil

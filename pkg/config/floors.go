@@ -40,6 +40,6 @@ func raise[T ~int | ~int64](f *Floors, name string, value *T, least, unit T) {
 func (f *Floors) Warn(ctx context.Context, log *slog.Logger) {
 	for _, r := range f.raised {
 		log.WarnContext(ctx, "value is below its floor and was raised", slog.String(logging.KeyVariable, r.name),
-			slog.Int64("requested", r.requested), slog.Int64("effective", r.effective))
+			slog.Int64(logging.KeyRequested, r.requested), slog.Int64(logging.KeyEffective, r.effective))
 	}
 }

@@ -23,7 +23,7 @@ func Show(ctx context.Context, log *slog.Logger, name string, spec any, extra ..
 func Values(spec any) []slog.Attr {
 	var attrs []slog.Attr
 	for _, f := range fieldsOf(spec) {
-		attrs = append(attrs, slog.Any(f.name, f.shown()))
+		attrs = append(attrs, slog.Any(f.name, f.shown())) //nolint:sloglint // variables are their own keys
 	}
 	return attrs
 }

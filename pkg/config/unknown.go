@@ -57,7 +57,7 @@ func WarnUnknown(ctx context.Context, log *slog.Logger, environ []string, specs 
 		}
 		attrs := []slog.Attr{slog.String(logging.KeyVariable, u.Name)}
 		if u.Hint != "" {
-			attrs = append(attrs, slog.String("did_you_mean", u.Hint))
+			attrs = append(attrs, slog.String(logging.KeyDidYouMean, u.Hint))
 		}
 		log.LogAttrs(ctx, slog.LevelWarn, "environment variable is not read", attrs...)
 	}

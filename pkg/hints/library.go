@@ -163,7 +163,7 @@ func (l *libraryLog) Write(line []byte) (int, error) {
 		})
 		return len(line), nil
 	}
-	l.log.DebugContext(ctx, "memberlist", slog.String("line", text))
+	l.log.DebugContext(ctx, "memberlist", slog.String(logging.KeyLine, text))
 	return len(line), nil
 }
 

@@ -15,11 +15,6 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 )
 
-const (
-	keyMember = "member"
-	keyRole   = "role"
-)
-
 // member is another process of the pool. The node is a copy: the library changes
 // its own.
 type member struct {
@@ -83,8 +78,8 @@ func (p *Pool) joined(n *memberlist.Node) {
 	var meta nodeMeta
 	_ = json.Unmarshal(node.Meta, &meta) // a member without a role gets everything
 	if !p.members.set(node.Name, &member{node: &node, addr: addressOf(&node), role: meta.Role}) {
-		p.deps.Log.LogAttrs(context.Background(), slog.LevelInfo, "peer joined the hint pool", slog.String(keyMember, node.Name),
-			slog.String(logging.KeyAddr, addressOf(&node)), slog.String(keyRole, string(meta.Role)))
+		p.deps.Log.LogAttrs(context.Background(), slog.LevelInfo, "peer joined the hint pool", slog.String(logging.KeyMember, node.Name),
+			slog.String(logging.KeyAddr, addressOf(&node)), slog.String(logging.KeyRole, string(meta.Role)))
 	}
 }
 
@@ -93,7 +88,7 @@ func (p *Pool) left(n *memberlist.Node) {
 		return
 	}
 	// The library does not tell a peer that stopped from one that is silent.
-	p.deps.Log.LogAttrs(context.Background(), slog.LevelInfo, "peer is gone from the hint pool", slog.String(keyMember, n.Name),
+	p.deps.Log.LogAttrs(context.Background(), slog.LevelInfo, "peer is gone from the hint pool", slog.String(logging.KeyMember, n.Name),
 		slog.String(logging.KeyAddr, addressOf(n)))
 	select {
 	case p.lost <- struct{}{}: // look for it

@@ -119,8 +119,8 @@ func (p *Pool) Start(ctx context.Context) error {
 	if p.cfg.Secret == "" {
 		auth = "off"
 	}
-	p.deps.Log.InfoContext(ctx, "hint pool started", slog.String(keyMember, p.name), slog.Int("port", p.cfg.Port),
-		slog.String(logging.KeyAddr, p.self), slog.Int("peers", len(p.cfg.peers())), slog.String("auth", auth))
+	p.deps.Log.InfoContext(ctx, "hint pool started", slog.String(logging.KeyMember, p.name), slog.Int(logging.KeyPort, p.cfg.Port),
+		slog.String(logging.KeyAddr, p.self), slog.Int(logging.KeyPeers, len(p.cfg.peers())), slog.String(logging.KeyAuth, auth))
 	return nil
 }
 

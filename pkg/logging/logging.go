@@ -10,38 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Keys of log attributes. Messages are constant; what varies is an attribute.
-const (
-	KeyAddr      = "addr"
-	KeyAttempt   = "attempt"
-	KeyBytes     = "bytes"
-	KeyComponent = "component"
-	KeyCount     = "count"
-	KeyDelay     = "delay"
-	KeyElapsed   = "elapsed"
-	KeyError     = "error"
-	KeyGroup     = "group"
-	KeyMethod    = "method"
-	KeyOffset    = "offset"
-	KeyPanic     = "panic"
-	KeyPartition = "partition"
-	// KeyPartitionID is for a partition whose name is not known.
-	KeyPartitionID = "partition_id"
-	KeyPath        = "path"
-	KeyQueue       = "queue"
-	KeyReason      = "reason"
-	KeyRoute       = "route"
-	KeyService     = "service"
-	KeySignal      = "signal"
-	KeySpan        = "span_id"
-	KeyStack       = "stack"
-	KeyStatus      = "status"
-	KeyTenant      = "tenant"
-	KeyTrace       = "trace_id"
-	KeyVariable    = "variable"
-	KeyVersion     = "version"
-)
-
 // Levels beyond those of slog.
 const (
 	LevelTrace = slog.LevelDebug - 4

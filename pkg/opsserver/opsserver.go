@@ -92,7 +92,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.ln = ln
 	s.deps.Log.InfoContext(ctx, "operations listener started",
-		slog.String(logging.KeyAddr, ln.Addr().String()), slog.Bool("profiles", s.cfg.Profiles))
+		slog.String(logging.KeyAddr, ln.Addr().String()), slog.Bool(logging.KeyProfiles, s.cfg.Profiles))
 	return nil
 }
 

@@ -32,7 +32,7 @@ func (c Config) trust() (name string, verified bool) {
 // TrustAttrs tells the log whom the connection trusts.
 func (c Config) TrustAttrs() []slog.Attr {
 	trust, verified := c.trust()
-	return []slog.Attr{slog.String("ssl_trust", trust), slog.Bool("ssl_verified", verified)}
+	return []slog.Attr{slog.String(logging.KeySSLTrust, trust), slog.Bool(logging.KeySSLVerified, verified)}
 }
 
 // WarnTrust logs settings of the encryption that an operator may not mean.

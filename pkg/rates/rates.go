@@ -105,7 +105,7 @@ func (r *Reporter) turn(ctx context.Context) {
 	}
 	attrs := make([]slog.Attr, 0, len(grown)+len(s.states))
 	for i, t := range s.totals {
-		attrs = append(attrs, slog.Float64(t.key, PerSecond(grown[i], elapsed)))
+		attrs = append(attrs, slog.Float64(t.key, PerSecond(grown[i], elapsed))) //nolint:sloglint // from Total, where it is a constant
 	}
 	r.log.LogAttrs(ctx, slog.LevelInfo, "rates", append(attrs, s.states...)...)
 	for _, f := range r.details {

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queenmq/queen/pkg/pgdb"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 const (
@@ -121,7 +123,7 @@ func (a *applier) run(ctx context.Context) (Result, error) {
 		if err := a.apply(ctx, f); err != nil {
 			return result, fmt.Errorf("apply %s: %w", f.name, err)
 		}
-		a.opts.Logger.InfoContext(ctx, "schema file applied", slog.String("file", f.name))
+		a.opts.Logger.InfoContext(ctx, "schema file applied", slog.String(logging.KeyFile, f.name))
 		result.Applied = append(result.Applied, f.name)
 	}
 	return result, a.lift(ctx)

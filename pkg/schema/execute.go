@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queenmq/queen/pkg/pgdb"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 const (
@@ -65,7 +67,7 @@ func (a *applier) execute(ctx context.Context, piece string) error {
 			return &BlockedError{Statement: shorten(piece), Waited: a.waited, Sessions: sessions, Cause: err}
 		}
 		a.opts.Logger.WarnContext(ctx, "schema statement waits for a lock",
-			slog.String("statement", shorten(piece)), slog.Any("sessions", sessions))
+			slog.String(logging.KeyStatement, shorten(piece)), slog.Any(logging.KeySessions, sessions))
 		if err := pause(ctx); err != nil {
 			return err
 		}

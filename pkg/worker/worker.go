@@ -149,7 +149,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 // outlive its jobs, to tell of them.
 func (w *Worker) Run(ctx context.Context, jobs ...lifecycle.Component) error {
 	w.log.InfoContext(ctx, "service is starting", w.service(), slog.String(logging.KeyVersion, buildinfo.Version()),
-		slog.String("commit", buildinfo.Commit()), slog.String("go", runtime.Version()), slog.Int("pid", os.Getpid()))
+		slog.String(logging.KeyCommit, buildinfo.Commit()), slog.String(logging.KeyGo, runtime.Version()), slog.Int(logging.KeyPID, os.Getpid()))
 	g := w.group(ctx)
 	g.Add(lifecycle.Component{Name: "telemetry", Stop: w.tel.Shutdown})
 	g.Add(w.ops.Component())

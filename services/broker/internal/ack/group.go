@@ -231,7 +231,7 @@ func (s *Service) logFailure(ctx context.Context, step string, g *group, err err
 	s.Counters.DatabaseFailed()
 	s.failures.Do(func() {
 		lane, _ := s.Lanes.Get(g.partition)
-		s.Logger.ErrorContext(ctx, "ack failed", slog.String("step", step), slog.String(logging.KeyQueue, lane.Queue),
+		s.Logger.ErrorContext(ctx, "ack failed", slog.String(logging.KeyStep, step), slog.String(logging.KeyQueue, lane.Queue),
 			slog.String(logging.KeyPartition, lane.Partition), slog.String(logging.KeyPartitionID, g.partition.String()),
 			slog.String(logging.KeyGroup, g.group), logging.Err(err))
 	})

@@ -44,7 +44,7 @@ func (m *metrics) committed(ctx context.Context, rows int) {
 	m.rows.Add(int64(rows))
 	m.summary.Do(func() {
 		commits, rows := m.commits.Swap(0), m.rows.Swap(0)
-		m.logger.InfoContext(ctx, "coalesce summary", slog.Int64("commits", commits), slog.Int64("rows", rows),
-			slog.Float64("rows_per_commit", float64(rows)/float64(max(commits, 1))))
+		m.logger.InfoContext(ctx, "coalesce summary", slog.Int64(logging.KeyCommits, commits), slog.Int64(logging.KeyRows, rows),
+			slog.Float64(logging.KeyRowsPerCommit, float64(rows)/float64(max(commits, 1))))
 	})
 }

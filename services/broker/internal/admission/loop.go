@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // seen is what the gate notes down between two ticks.
@@ -47,10 +49,10 @@ func (g *Gate) tick(ctx context.Context) {
 		return
 	}
 	for _, d := range made {
-		g.cfg.Trace.LogAttrs(ctx, slog.LevelInfo, "admission", slog.String("decision", d.what), slog.String("lane", d.lane),
-			slog.Int("from", d.from), slog.Int("to", d.to), slog.Bool("exhausted", s.exhausted), slog.Duration("oldest", s.oldest),
-			slog.Duration("cycle", s.trains.cycle), slog.Duration("commit_time", s.commitTime),
-			slog.Int("trains", s.trains.count), slog.Int("commits", s.trains.commits))
+		g.cfg.Trace.LogAttrs(ctx, slog.LevelInfo, "admission", slog.String(logging.KeyDecision, d.what), slog.String(logging.KeyLane, d.lane),
+			slog.Int(logging.KeyFrom, d.from), slog.Int(logging.KeyTo, d.to), slog.Bool(logging.KeyExhausted, s.exhausted), slog.Duration(logging.KeyOldest, s.oldest),
+			slog.Duration(logging.KeyCycle, s.trains.cycle), slog.Duration(logging.KeyCommitTime, s.commitTime),
+			slog.Int(logging.KeyTrains, s.trains.count), slog.Int(logging.KeyCommits, s.trains.commits))
 	}
 }
 

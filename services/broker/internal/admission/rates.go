@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/queenmq/queen/pkg/rates"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // reasons tell why the budget last changed, as operators know them.
@@ -29,14 +31,14 @@ func (g *Gate) Rates(s *rates.Sample) {
 		l := &g.lanes[c]
 		// In use of the most there may be, and those who wait: for a slot, or for
 		// a shared transaction.
-		lanes = append(lanes, slog.String(c.String(), strconv.Itoa(l.inUse)+"/"+strconv.Itoa(min(g.law.lanes[c].cap, g.law.budget))+
-			" +"+strconv.Itoa(l.waiting.len+l.entered)))
+		text := strconv.Itoa(l.inUse) + "/" + strconv.Itoa(min(g.law.lanes[c].cap, g.law.budget)) + " +" + strconv.Itoa(l.waiting.len+l.entered)
+		lanes = append(lanes, slog.String(c.String(), text)) //nolint:sloglint // the classes are named once
 		if l.waiting.head != nil {
 			oldest = max(oldest, now.Sub(l.waiting.head.since))
 		}
 	}
-	s.State(slog.Int("adm_budget", g.law.budget), slog.String("adm_mode", mode), slog.Group("adm_lanes", lanes...),
-		slog.Float64("trains_s", float64(g.shown.count)/g.cfg.Tick.Seconds()),
-		slog.Float64("cycle_ms", math.Round(g.law.usual.Seconds()*1e5)/100), slog.Int64("oldest_wait_ms", oldest.Milliseconds()),
-		slog.String("adm_last", reasons[g.law.last]))
+	s.State(slog.Int(logging.KeyAdmissionBudget, g.law.budget), slog.String(logging.KeyAdmissionMode, mode), slog.Group(logging.KeyAdmissionLanes, lanes...),
+		slog.Float64(logging.KeyTrainsRate, float64(g.shown.count)/g.cfg.Tick.Seconds()),
+		slog.Float64(logging.KeyCycleMs, math.Round(g.law.usual.Seconds()*1e5)/100), slog.Int64(logging.KeyOldestWaitMs, oldest.Milliseconds()),
+		slog.String(logging.KeyAdmissionLast, reasons[g.law.last]))
 }

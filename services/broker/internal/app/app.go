@@ -138,7 +138,7 @@ func (a *App) ready() error {
 func (a *App) Run(ctx context.Context) error {
 	began := time.Now()
 	a.log.InfoContext(ctx, "broker is starting", slog.String(logging.KeyVersion, buildinfo.Version()),
-		slog.String("commit", buildinfo.Commit()), slog.String("go", runtime.Version()), slog.Int("pid", os.Getpid()))
+		slog.String(logging.KeyCommit, buildinfo.Commit()), slog.String(logging.KeyGo, runtime.Version()), slog.Int(logging.KeyPID, os.Getpid()))
 	g := lifecycle.NewGroup(lifecycle.Config{
 		StopTimeout: a.cfg.Server.ShutdownTimeout,
 		Started: func() {

@@ -27,28 +27,28 @@ var percentiles = map[string]string{"0.5": "p50", "0.99": "p99"}
 // traffic tells what moved, and how long the calls took that moved it.
 func (e *engine) traffic(s *rates.Sample) {
 	n := e.counters.Totals()
-	s.Total("push_s", n.PushMessages)
-	s.Total("pop_s", n.PopMessages)
-	s.Total("ack_s", n.AckSuccess)
-	s.Total("ack_failed_s", n.AckFailed)
-	s.Total("push_req_s", n.PushRequests)
-	s.Total("pop_req_s", n.PopRequests)
-	s.Total("pop_empty_s", n.PopEmpty)
-	s.Total("ack_req_s", n.AckRequests)
-	s.Total("tx_s", n.Transactions)
+	s.Total(logging.KeyPushRate, n.PushMessages)
+	s.Total(logging.KeyPopRate, n.PopMessages)
+	s.Total(logging.KeyAckRate, n.AckSuccess)
+	s.Total(logging.KeyAckFailedRate, n.AckFailed)
+	s.Total(logging.KeyPushRequestsRate, n.PushRequests)
+	s.Total(logging.KeyPopRequestsRate, n.PopRequests)
+	s.Total(logging.KeyPopEmptyRate, n.PopEmpty)
+	s.Total(logging.KeyAckRequestsRate, n.AckRequests)
+	s.Total(logging.KeyTransactionsRate, n.Transactions)
 	for _, op := range []batches.Op{batches.Push, batches.Pop, batches.Ack} {
 		e.batches.EachMillis(op, func(quantile string, ms float64) {
 			s.State(slog.Float64(op.String()+"_ms_"+percentiles[quantile], math.Round(ms*100)/100))
 		})
 	}
-	s.State(slog.Int("parked", e.pops.Waiting()))
+	s.State(slog.Int(logging.KeyParked, e.pops.Waiting()))
 }
 
 // tellSizes logs how much memory the process and its caches take.
 func (a *App) tellSizes(ctx context.Context) {
 	e := a.engine
-	a.log.InfoContext(ctx, "sizes", slog.Float64("rss_gb", math.Round(float64(collector.ResidentBytes())/(1<<30)*1000)/1000),
-		slog.Int64("dedup_bytes", e.marks.Bytes()), slog.Int64("registry_bytes", e.registry.Bytes()), slog.Int64("segment_cache_bytes", e.pops.CachedBytes()))
+	a.log.InfoContext(ctx, "sizes", slog.Float64(logging.KeyRSSGB, math.Round(float64(collector.ResidentBytes())/(1<<30)*1000)/1000),
+		slog.Int64(logging.KeyDedupBytes, e.marks.Bytes()), slog.Int64(logging.KeyRegistryBytes, e.registry.Bytes()), slog.Int64(logging.KeySegmentCacheBytes, e.pops.CachedBytes()))
 }
 
 // tellQueues logs what moved in the busiest queues.
@@ -56,8 +56,8 @@ func (a *App) tellQueues(ctx context.Context, elapsed time.Duration) {
 	for _, t := range a.engine.counters.Busiest(a.cfg.Rates.TopQueues) {
 		attrs := []slog.Attr{
 			slog.String(logging.KeyQueue, t.Key.Name()),
-			slog.Float64("push_s", rates.PerSecond(t.Pushed, elapsed)), slog.Float64("pop_s", rates.PerSecond(t.Popped, elapsed)),
-			slog.Float64("ack_s", rates.PerSecond(t.Acked, elapsed)), slog.Int64("parked", t.Parked),
+			slog.Float64(logging.KeyPushRate, rates.PerSecond(t.Pushed, elapsed)), slog.Float64(logging.KeyPopRate, rates.PerSecond(t.Popped, elapsed)),
+			slog.Float64(logging.KeyAckRate, rates.PerSecond(t.Acked, elapsed)), slog.Int64(logging.KeyParked, t.Parked),
 		}
 		if tenant := t.Key.Tenant(); tenant != store.DefaultTenant() {
 			attrs = append(attrs, slog.String(logging.KeyTenant, tenant.String()))

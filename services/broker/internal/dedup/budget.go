@@ -214,7 +214,7 @@ func (c *Cache) suppress(ctx context.Context, e *entry) {
 	c.metrics.suppressed.Add(ctx, 1)
 	if c.warnings.due(now) {
 		c.log.WarnContext(ctx, "dedup cache too small: pushes to some lanes read their window anew",
-			slog.String(logging.KeyQueue, e.lane.Queue), slog.String(logging.KeyPartition, e.lane.Partition), slog.Int64("limit_bytes", c.limit), slog.Int64("used_bytes", c.used.Load()))
+			slog.String(logging.KeyQueue, e.lane.Queue), slog.String(logging.KeyPartition, e.lane.Partition), slog.Int64(logging.KeyLimitBytes, c.limit), slog.Int64(logging.KeyUsedBytes, c.used.Load()))
 	}
 }
 

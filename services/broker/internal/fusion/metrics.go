@@ -12,6 +12,8 @@ import (
 
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/retry"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
@@ -81,7 +83,7 @@ func (s *summary) log(ctx context.Context, log *slog.Logger) {
 		if commits == 0 {
 			return
 		}
-		log.DebugContext(ctx, "bundle summary", slog.Int64("commits", commits), slog.Int64("segments", segments),
-			slog.Float64("segments_per_commit", float64(segments)/float64(commits)))
+		log.DebugContext(ctx, "bundle summary", slog.Int64(logging.KeyCommits, commits), slog.Int64(logging.KeySegments, segments),
+			slog.Float64(logging.KeySegmentsPerCommit, float64(segments)/float64(commits)))
 	})
 }

@@ -101,7 +101,7 @@ func (l *List) complain(ctx context.Context, err error, errs []error) {
 		return
 	}
 	l.deps.Logger.WarnContext(ctx, "hot list could not read the database and will try again",
-		slog.String(logging.KeyComponent, component), slog.Int("rings", failures), logging.Err(err))
+		slog.String(logging.KeyComponent, component), slog.Int(logging.KeyRings, failures), logging.Err(err))
 }
 
 // nextOwed is the pause until the first ring that owes a walk may have it.

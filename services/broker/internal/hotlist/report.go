@@ -45,9 +45,9 @@ func (l *List) report(ctx context.Context) {
 	}
 	c := l.census()
 	l.deps.Logger.InfoContext(ctx, "reseed floor", slog.String(logging.KeyComponent, component),
-		slog.Int("passes", passes), slog.Int("failures", failures), slog.Int("rows", rows),
-		slog.Int("rings", c.rings), slog.Int("lanes", c.lanes),
-		slog.Int("ready", c.slots[ready]), slog.Int("wheel", c.slots[wheel]), slog.Int("inflight", c.slots[inflight]))
+		slog.Int(logging.KeyPasses, passes), slog.Int(logging.KeyFailures, failures), slog.Int(logging.KeyRows, rows),
+		slog.Int(logging.KeyRings, c.rings), slog.Int(logging.KeyLanes, c.lanes),
+		slog.Int(logging.KeyReady, c.slots[ready]), slog.Int(logging.KeyWheel, c.slots[wheel]), slog.Int(logging.KeyInflight, c.slots[inflight]))
 	if !l.deps.Logger.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
@@ -57,8 +57,8 @@ func (l *List) report(ctx context.Context) {
 		n := r.counts()
 		l.deps.Logger.DebugContext(ctx, "ring", slog.String(logging.KeyComponent, component),
 			slog.String(logging.KeyTenant, r.queue.tenant.String()), slog.String(logging.KeyQueue, r.queue.queue),
-			slog.String(logging.KeyGroup, r.group), slog.Int("ready", n[ready]), slog.Int("wheel", n[wheel]),
-			slog.Int("inflight", n[inflight]), slog.Duration("oldest", r.age(l.now())))
+			slog.String(logging.KeyGroup, r.group), slog.Int(logging.KeyReady, n[ready]), slog.Int(logging.KeyWheel, n[wheel]),
+			slog.Int(logging.KeyInflight, n[inflight]), slog.Duration(logging.KeyOldest, r.age(l.now())))
 	}
 }
 

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -72,4 +73,13 @@ func TestTakenPortIsNamed(t *testing.T) {
 	err := httpapi.NewServer(b.addr, http.NotFoundHandler(), logtest.New(t)).Start(t.Context())
 	require.ErrorContains(t, err, b.addr)
 	require.ErrorContains(t, err, "another process uses this port, change PORT or QUEEN_BIND_ADDR")
+}
+
+func TestTheLogOfAFailureNamesWhatItConcerns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.pop = func(context.Context, pop.Request) ([]byte, error) { return nil, errors.New("broken") }
+	b.want("GET", "/api/v1/pop/queue/q%20r/partition/p/1?consumerGroup=g", "", http.StatusInternalServerError, `{"error":"internal error"}`)
+	require.Contains(t, b.log.String(), `msg="request failed" method=GET route=/api/v1/pop/queue/:queue/partition/* status=500 `+
+		`queue="q r" partition=p/1 group=g error=broken`)
 }

@@ -44,16 +44,20 @@ func (m *Memo) Put(id uuid.UUID, lane Lane) {
 	m.cache.Add(id, lane)
 }
 
-// Get returns the lane of a partition id, if it is remembered.
-func (m *Memo) Get(id uuid.UUID) (Lane, bool) { return m.cache.Get(id) }
+// Get returns the lane of a partition id, if it is remembered. A nil memo remembers
+// nothing.
+func (m *Memo) Get(id uuid.UUID) (Lane, bool) {
+	if m == nil {
+		return Lane{}, false
+	}
+	return m.cache.Get(id)
+}
 
 // Queue is what the queue of a partition is counted under: its name where that is
 // remembered, else the partition. A nil memo remembers nothing.
 func (m *Memo) Queue(id uuid.UUID) collector.Key {
-	if m != nil {
-		if lane, ok := m.cache.Get(id); ok && lane.Queue != "" {
-			return collector.Queue(lane.Tenant, lane.Queue)
-		}
+	if lane, ok := m.Get(id); ok && lane.Queue != "" {
+		return collector.Queue(lane.Tenant, lane.Queue)
 	}
 	return collector.Lane(id)
 }

@@ -136,18 +136,13 @@ func (s *Set) force(ctx context.Context, next Bits) {
 	was := Bits(s.inForce.Swap(uint32(next)))
 	for i, f := range s.flags {
 		if was.On(i) != next.On(i) {
-			s.log.WarnContext(ctx, "switch has flipped", slog.String(keySwitch, f.Name), slog.Bool(keyOn, next.On(i)))
+			s.log.WarnContext(ctx, "switch has flipped", slog.String(logging.KeySwitch, f.Name), slog.Bool(logging.KeyOn, next.On(i)))
 		}
 	}
 	if was != next && s.flipped != nil {
 		s.flipped(was, next)
 	}
 }
-
-const (
-	keySwitch = "switch"
-	keyOn     = "on"
-)
 
 // Run reads the flags at once, every second, and when kicked, until ctx ends. It logs
 // the beginning and the end of a time in which they cannot be read.

@@ -99,7 +99,7 @@ func (s *scrape) look(ctx context.Context) (known *snapshot, shown map[string]bo
 	if err != nil {
 		s.known = nil
 		if left, ok := s.errors.Speak(); ok {
-			s.Log.WarnContext(ctx, "metrics of the installation are missing", slog.Int("not_logged", left), logging.Err(err))
+			s.Log.WarnContext(ctx, "metrics of the installation are missing", slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 		}
 		return nil, s.shown
 	}

@@ -48,16 +48,16 @@ func (j *journal) cycle(ctx context.Context, r Report, err error) {
 		timedOut += p.TimedOut
 	}
 	j.log.LogAttrs(ctx, level, "swept",
-		slog.Int("queues", queues),
-		slog.Int64("segments_deleted", retention.Segments),
-		slog.Int64("txns_purged", txns.Rows),
-		slog.Int64("max_wait_evicted", evicted.Segments),
-		slog.Int64("partitions_deleted", r.Phase(PhaseCleanup).Rows),
-		slog.Int64("metrics_purged", r.Phase(PhaseMetrics).Rows),
-		slog.Int64("due", retention.Lanes+txns.Lanes+evicted.Lanes),
-		slog.Int64("backed_off", retention.Held),
-		slog.Int64("timed_out", timedOut),
-		slog.Int64("elapsed_ms", r.Elapsed.Milliseconds()))
+		slog.Int(logging.KeyQueues, queues),
+		slog.Int64(logging.KeySegmentsDeleted, retention.Segments),
+		slog.Int64(logging.KeyTxnsPurged, txns.Rows),
+		slog.Int64(logging.KeyMaxWaitEvicted, evicted.Segments),
+		slog.Int64(logging.KeyPartitionsDeleted, r.Phase(PhaseCleanup).Rows),
+		slog.Int64(logging.KeyMetricsPurged, r.Phase(PhaseMetrics).Rows),
+		slog.Int64(logging.KeyDue, retention.Lanes+txns.Lanes+evicted.Lanes),
+		slog.Int64(logging.KeyBackedOff, retention.Held),
+		slog.Int64(logging.KeyTimedOut, timedOut),
+		slog.Int64(logging.KeyElapsedMs, r.Elapsed.Milliseconds()))
 	if n := r.Phase(PhaseWalk).Rows; n > 0 {
 		j.log.WarnContext(ctx, "watermarks of partitions were wrong and have been repaired", slog.Int64(logging.KeyCount, n))
 	}
@@ -84,6 +84,6 @@ func (j *journal) failed(ctx context.Context, err error) {
 		return
 	}
 	if left, ok := j.errors.Speak(); ok {
-		j.log.ErrorContext(ctx, "retention cycle failed and will be tried again", slog.Int("not_logged", left), logging.Err(err))
+		j.log.ErrorContext(ctx, "retention cycle failed and will be tried again", slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 	}
 }

@@ -133,7 +133,7 @@ func (l *leader) release(ctx context.Context) {
 		return
 	}
 	left, ok := l.releaseErrors.Speak()
-	switch attrs := []any{slog.Int("not_logged", left), logging.Err(err)}; {
+	switch attrs := []any{slog.Int(logging.KeyNotLogged, left), logging.Err(err)}; {
 	case !ok:
 	case lost:
 		l.log.WarnContext(ctx, "retention lock was not released: its connection was lost in the cycle, and the lock with it", attrs...)

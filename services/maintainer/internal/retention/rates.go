@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/queenmq/queen/pkg/rates"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // sums are what this replica has done since it began.
@@ -34,12 +36,12 @@ func (s *sums) add(p Phase) {
 // Rates tells what was deleted.
 func (r *Retention) Rates(s *rates.Sample) {
 	m := &r.metrics.sums
-	s.Total("segments_s", m.segments.Load())
-	s.Total("messages_s", m.messages.Load())
-	s.Total("evicted_s", m.evicted.Load())
-	s.Total("bytes_s", m.bytes.Load())
-	s.Total("txns_s", m.sidecar.Load())
-	s.Total("partitions_s", m.partitions.Load())
-	s.Total("step_timeouts_s", m.timeouts.Load())
-	s.Total("step_failures_s", m.fails.Load())
+	s.Total(logging.KeySegmentsRate, m.segments.Load())
+	s.Total(logging.KeyMessagesRate, m.messages.Load())
+	s.Total(logging.KeyEvictedRate, m.evicted.Load())
+	s.Total(logging.KeyBytesRate, m.bytes.Load())
+	s.Total(logging.KeyTxnsRate, m.sidecar.Load())
+	s.Total(logging.KeyPartitionsRate, m.partitions.Load())
+	s.Total(logging.KeyStepTimeoutsRate, m.timeouts.Load())
+	s.Total(logging.KeyStepFailuresRate, m.fails.Load())
 }

@@ -78,7 +78,7 @@ func (c *cycle) notPurged(ctx context.Context, out *Phase, err error) error {
 	}
 	out.Failed++
 	if left, ok := c.purgeErrors.Speak(); ok {
-		c.log.WarnContext(ctx, "metrics were not purged", slog.Int("not_logged", left), logging.Err(err))
+		c.log.WarnContext(ctx, "metrics were not purged", slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 	}
 	return nil
 }

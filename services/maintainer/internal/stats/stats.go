@@ -149,7 +149,7 @@ func (r *Reconciler) refreshTurn(ctx context.Context) time.Duration {
 	if turn.State != store.StatsDone {
 		return r.skipped(turn, r.cfg.Interval)
 	}
-	r.log.DebugContext(ctx, "statistics refreshed", slog.Int64("queues", sum.Queues), slog.Int64("partitions", sum.Partitions),
+	r.log.DebugContext(ctx, "statistics refreshed", slog.Int64(logging.KeyQueues, sum.Queues), slog.Int64(logging.KeyPartitions, sum.Partitions),
 		slog.Duration(logging.KeyElapsed, elapsed))
 	return max(r.cfg.Interval-elapsed, restAfterRefresh*elapsed)
 }
@@ -214,8 +214,8 @@ func (r *Reconciler) failed(ctx context.Context, l *lane, elapsed time.Duration,
 		return pause
 	}
 	if left, ok := r.errors.Speak(); ok {
-		r.log.WarnContext(ctx, "statistics could not be kept and will be tried again", slog.String("lane", l.name),
-			slog.Int(logging.KeyAttempt, l.failures), slog.Duration(logging.KeyDelay, pause), slog.Int("not_logged", left), logging.Err(err))
+		r.log.WarnContext(ctx, "statistics could not be kept and will be tried again", slog.String(logging.KeyLane, l.name),
+			slog.Int(logging.KeyAttempt, l.failures), slog.Duration(logging.KeyDelay, pause), slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 	}
 	return pause
 }

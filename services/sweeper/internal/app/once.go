@@ -37,7 +37,7 @@ func (a *App) progress(ctx context.Context, every time.Duration) (stop func()) {
 			case <-done:
 				return
 			case <-ticker.C:
-				a.log.InfoContext(ctx, "the sweep goes on", slog.Int64("fired", a.fired.Load()), slog.Duration(logging.KeyElapsed, time.Since(began)))
+				a.log.InfoContext(ctx, "the sweep goes on", slog.Int64(logging.KeyFired, a.fired.Load()), slog.Duration(logging.KeyElapsed, time.Since(began)))
 			}
 		}
 	}()

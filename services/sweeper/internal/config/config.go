@@ -94,7 +94,7 @@ func (c *Config) Show(ctx context.Context, log *slog.Logger) {
 	env.Show(ctx, log, "operations", &c.Ops)
 	env.Show(ctx, log, "postgres", &c.Postgres, c.Postgres.TrustAttrs()...)
 	env.Show(ctx, log, "sweeper", &c.Sweeper)
-	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool("on", c.Mesh.On()))
+	env.Show(ctx, log, "mesh", &c.Mesh, slog.Bool(logging.KeyOn, c.Mesh.On()))
 	env.Show(ctx, log, "metrics", &c.Metrics)
 	env.Show(ctx, log, "logging", &c.Logging)
 	env.Show(ctx, log, "rates", &c.Rates)
@@ -109,7 +109,7 @@ func (c *Config) Warn(ctx context.Context, log *slog.Logger) {
 	if lease, statement := c.Sweeper.Cycle.Lease, time.Duration(c.Postgres.StatementTimeout)*time.Millisecond; lease < statement {
 		// Nothing is lost or doubled: a fire holds its rows, and looks at the lease first.
 		log.WarnContext(ctx, "a claim that takes longer than the lease is in vain, and QUEEN_STMT_TIMEOUT_MS lets it",
-			slog.String(logging.KeyVariable, "QUEEN_SWEEPER_LEASE_MS"), slog.Duration("lease", lease), slog.Duration("statement_timeout", statement))
+			slog.String(logging.KeyVariable, "QUEEN_SWEEPER_LEASE_MS"), slog.Duration(logging.KeyLease, lease), slog.Duration(logging.KeyStatementTimeout, statement))
 	}
 	env.WarnUnknown(ctx, log, os.Environ(), c)
 }

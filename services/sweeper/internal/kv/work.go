@@ -35,7 +35,7 @@ func (u *Upkeep) expire(ctx context.Context, shards []int16, limit time.Duration
 	if sum == 0 && out.Unpruned > 0 {
 		u.phases.Locked(ctx, phases.Prune)
 	}
-	u.done(ctx, &u.prune, began, slog.Int("pruned", sum), slog.Int("unpruned", out.Unpruned))
+	u.done(ctx, &u.prune, began, slog.Int(logging.KeyPruned, sum), slog.Int(logging.KeyUnpruned, out.Unpruned))
 	out.Deleted = sum
 	return out, nil
 }
@@ -67,7 +67,7 @@ func (u *Upkeep) measure(ctx context.Context, shards []int16) (store.KVUsage, er
 		return usage, u.failed(ctx, &u.rollup, began, err)
 	}
 	u.metrics.sized(sizes)
-	u.done(ctx, &u.rollup, began, slog.Int("tenants", len(usage.Tenants)), slog.Bool("sampled", usage.Sampled))
+	u.done(ctx, &u.rollup, began, slog.Int(logging.KeyTenants, len(usage.Tenants)), slog.Bool(logging.KeySampled, usage.Sampled))
 	return usage, nil
 }
 
@@ -76,7 +76,7 @@ func (u *Upkeep) done(ctx context.Context, p *phase, began time.Time, attrs ...s
 	u.metrics.ran(ctx, p.name, outcomeDone, elapsed)
 	u.phases.Took(p.kind, elapsed)
 	u.log.LogAttrs(ctx, slog.LevelDebug, "upkeep of keys made",
-		append(attrs, slog.String("phase", p.name), slog.Duration(logging.KeyElapsed, elapsed))...)
+		append(attrs, slog.String(logging.KeyPhase, p.name), slog.Duration(logging.KeyElapsed, elapsed))...)
 }
 
 // failed logs a failure, and switches off a phase whose procedure is missing.
@@ -91,12 +91,12 @@ func (u *Upkeep) failed(ctx context.Context, p *phase, began time.Time, err erro
 		p.off = true
 		u.metrics.switchOff(p.name)
 		u.log.WarnContext(ctx, "part of the upkeep is off until the sweeper is restarted: the schema does not have what it needs",
-			slog.String("phase", p.name), logging.Err(err))
+			slog.String(logging.KeyPhase, p.name), logging.Err(err))
 		return err
 	}
 	if left, ok := u.errors.Speak(); ok {
-		u.log.WarnContext(ctx, "upkeep of keys failed and will be tried again", slog.String("phase", p.name),
-			slog.Int("not_logged", left), logging.Err(err))
+		u.log.WarnContext(ctx, "upkeep of keys failed and will be tried again", slog.String(logging.KeyPhase, p.name),
+			slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 	}
 	return err
 }

@@ -163,8 +163,8 @@ func (s *Sweeper) drainAll(ctx context.Context) (sum Report, err error) {
 
 // tell logs what a cycle did: each in detail, and all of a minute in one line.
 func (s *Sweeper) tell(ctx context.Context, r Report) {
-	s.log.DebugContext(ctx, "timers were due", slog.Int("due", r.Due), slog.Duration("late", r.Late), slog.Int("claimed", r.Claimed),
-		slog.Int("fired", r.Fired), slog.Int("segments", r.Segments), slog.Int("stale", r.Stale), slog.Int("failed", r.Failed),
+	s.log.DebugContext(ctx, "timers were due", slog.Int(logging.KeyDue, r.Due), slog.Duration(logging.KeyLate, r.Late), slog.Int(logging.KeyClaimed, r.Claimed),
+		slog.Int(logging.KeyFired, r.Fired), slog.Int(logging.KeySegments, r.Segments), slog.Int(logging.KeyStale, r.Stale), slog.Int(logging.KeyFailed, r.Failed),
 		slog.Duration(logging.KeyElapsed, r.Elapsed))
 	s.summary.add(ctx, s.log, r)
 }
@@ -187,7 +187,7 @@ func (m *summary) flush(ctx context.Context, log *slog.Logger) {
 	if m.sum.Claimed == 0 {
 		return
 	}
-	log.InfoContext(ctx, "timers were fired", slog.Int("fired", m.sum.Fired), slog.Int("stale", m.sum.Stale),
-		slog.Int("failed", m.sum.Failed), slog.Int("dead_lettered", m.sum.DeadLettered), slog.Duration("latest", m.sum.Late))
+	log.InfoContext(ctx, "timers were fired", slog.Int(logging.KeyFired, m.sum.Fired), slog.Int(logging.KeyStale, m.sum.Stale),
+		slog.Int(logging.KeyFailed, m.sum.Failed), slog.Int(logging.KeyDeadLettered, m.sum.DeadLettered), slog.Duration(logging.KeyLatest, m.sum.Late))
 	m.sum, m.spoken = Report{}, time.Now()
 }

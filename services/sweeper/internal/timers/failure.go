@@ -140,7 +140,7 @@ func (d *drain) deadLetter(ctx context.Context, timers []*held, exhausted []stor
 		d.metrics.phases.Rows(ctx, phases.Fire, 1)
 		d.count(func(sum *Report) { sum.DeadLettered++ })
 		d.log.WarnContext(ctx, "timer was dead-lettered", slog.String(logging.KeyTenant, e.Tenant.String()),
-			slog.String(logging.KeyQueue, e.Queue), slog.String("timer_key", e.Key), slog.Int(logging.KeyAttempt, e.Attempts), logging.Err(cause))
+			slog.String(logging.KeyQueue, e.Queue), slog.String(logging.KeyTimerKey, e.Key), slog.Int(logging.KeyAttempt, e.Attempts), logging.Err(cause))
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *Sweeper) complain(ctx context.Context, what string, timers []*held, err
 	left, speak := q.Speak()
 	s.quiet.Unlock()
 	if speak {
-		attrs := []slog.Attr{slog.String(logging.KeyReason, what), slog.Int(logging.KeyCount, len(timers)), slog.Int("not_logged", left)}
+		attrs := []slog.Attr{slog.String(logging.KeyReason, what), slog.Int(logging.KeyCount, len(timers)), slog.Int(logging.KeyNotLogged, left)}
 		if len(timers) > 0 && timers[0] != nil { // those of a fire are of one lane, or of a few: the first stands for them
 			attrs = append(attrs, slog.String(logging.KeyQueue, timers[0].Queue), slog.String(logging.KeyPartition, timers[0].Partition))
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/queenmq/queen/pkg/rates"
+
+	"github.com/queenmq/queen/pkg/logging"
 )
 
 // sums are what this process has done since it began.
@@ -22,12 +24,12 @@ func (s *sums) add(d Report) {
 // Rates tells what became of timers and keys, and what the last probe has seen.
 func (s *Sweeper) Rates(r *rates.Sample) {
 	m := &s.sums
-	r.Total("claimed_s", m.claimed.Load())
-	r.Total("fired_s", m.fired.Load())
-	r.Total("stale_s", m.stale.Load())
-	r.Total("failed_s", m.failed.Load())
-	r.Total("dead_lettered_s", m.deadLettered.Load())
-	r.Total("pruned_s", s.upkeep.Pruned())
-	r.State(slog.Int64("due", s.metrics.dueNow.Load()), slog.Duration("late", time.Duration(s.metrics.oldest.Load())),
-		slog.Int64("pressure", s.metrics.pressure.Load()))
+	r.Total(logging.KeyClaimedRate, m.claimed.Load())
+	r.Total(logging.KeyFiredRate, m.fired.Load())
+	r.Total(logging.KeyStaleRate, m.stale.Load())
+	r.Total(logging.KeyFailedRate, m.failed.Load())
+	r.Total(logging.KeyDeadLetteredRate, m.deadLettered.Load())
+	r.Total(logging.KeyPrunedRate, s.upkeep.Pruned())
+	r.State(slog.Int64(logging.KeyDue, s.metrics.dueNow.Load()), slog.Duration(logging.KeyLate, time.Duration(s.metrics.oldest.Load())),
+		slog.Int64(logging.KeyPressure, s.metrics.pressure.Load()))
 }

@@ -36,7 +36,7 @@ func (s *switches) look(ctx context.Context) error {
 		return err
 	}
 	if s.off.Swap(!now.TimersFire) == now.TimersFire {
-		s.log.InfoContext(ctx, "switch was flipped", slog.String("switch", "timersFire"), slog.Bool("enabled", now.TimersFire))
+		s.log.InfoContext(ctx, "switch was flipped", slog.String(logging.KeySwitch, "timersFire"), slog.Bool(logging.KeyEnabled, now.TimersFire))
 		s.flipped(now.TimersFire)
 	}
 	return nil
@@ -68,7 +68,7 @@ func (s *switches) lookQuietly(ctx context.Context) {
 		return
 	}
 	if left, ok := s.errors.Speak(); ok {
-		s.log.WarnContext(ctx, "switches could not be read and stay as they were", slog.Int("not_logged", left), logging.Err(err))
+		s.log.WarnContext(ctx, "switches could not be read and stay as they were", slog.Int(logging.KeyNotLogged, left), logging.Err(err))
 	}
 }
 
