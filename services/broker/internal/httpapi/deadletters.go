@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -259,7 +260,7 @@ func (a *API) notMoved(c echo.Context, err error, unknown bool) error {
 	if f.status != http.StatusInternalServerError {
 		return err
 	}
-	a.logFailure(ctx, c.Request().Method, c.Path(), f, err)
+	a.logFailure(ctx, c.Request().Method, c.Path(), func() []slog.Attr { return placeOf(c) }, f, err)
 	answer := replayFailure{Error: f.text, Removed: new(bool)}
 	if unknown {
 		answer.Removed = nil

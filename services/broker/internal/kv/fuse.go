@@ -15,9 +15,12 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/services/broker/internal/spans"
 )
 
 // Defaults of the flights of a Service, and the bounds of one.
@@ -61,6 +64,7 @@ type passenger struct {
 	op     []byte // the object
 	key    uint64 // of a write: its name, hashed
 	writes bool
+	span   trace.Span // of the request; nil when nobody records it
 
 	ready  chan struct{} // closed when it is answered, or has to lead
 	leads  []*passenger  // itself and who goes along
@@ -77,7 +81,7 @@ func newFuser(st Store, flights int) *fuser {
 
 // do carries out ops, an array of the one operation that s is about.
 func (f *fuser) do(ctx context.Context, tenant uuid.UUID, ops json.RawMessage, s single) (store.RawJSON, error) {
-	p := &passenger{tenant: tenant, op: elements(ops), writes: s.writes, ready: make(chan struct{})}
+	p := &passenger{tenant: tenant, op: elements(ops), writes: s.writes, span: spans.Of(ctx), ready: make(chan struct{})}
 	if p.writes {
 		p.key = f.hash(tenant, s)
 	}
@@ -151,7 +155,10 @@ func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage
 		}
 		ops = append(ops, p.op...)
 	}
+	ctx, span := startFlight(ctx, all)
+	defer span.End()
 	results, err := f.store.KVTogether(ctx, all[0].tenant, append(ops, ']'))
+	spans.Fail(ctx, err)
 	if err == nil {
 		err = distribute(results, all)
 	}
@@ -165,6 +172,22 @@ func (f *fuser) fly(ctx context.Context, all []*passenger, first json.RawMessage
 	for _, p := range all {
 		p.answer, p.err = nil, err
 	}
+}
+
+// opsKey is the attribute of how many operations a flight carries out.
+const opsKey = attribute.Key("queen.operations")
+
+// startFlight begins the span of a call that several operations share.
+func startFlight(ctx context.Context, all []*passenger) (context.Context, trace.Span) {
+	var requests spans.Set
+	for _, p := range all {
+		requests.Add(p.span)
+	}
+	ctx, span := requests.Start(ctx, "keys flight")
+	if span.IsRecording() {
+		span.SetAttributes(opsKey.Int(len(all)))
+	}
+	return ctx, span
 }
 
 // repeatable says that nothing was carried out, for a reason that need not concern

@@ -17,9 +17,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/store"
+	"github.com/queenmq/queen/pkg/telemetry/telemetrytest"
 	"github.com/queenmq/queen/services/broker/internal/kv"
 )
 
@@ -422,4 +424,31 @@ func TestALockedKeyHoldsUpNobodyElse(t *testing.T) {
 	a, err := s.Apply(t.Context(), tenant, json.RawMessage(`[{"op":"get","ns":"n","key":"k0"}]`))
 	require.NoError(t, err)
 	require.Contains(t, string(a.Results), `"value": 21`)
+}
+
+func TestASharedCallIsLinkedWithItsRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, rec := newHeldStore(), telemetrytest.New(t)
+		c := &crowd{t: t, service: newService(t, kv.Config{Flights: 1}, h, noQuotas{})}
+		sendAs := func(ctx context.Context, operation string) {
+			c.all.Go(func() { _, _ = c.service.Apply(ctx, tenant, json.RawMessage("["+operation+"]")) })
+			synctest.Wait()
+		}
+		c.send(tenant, op("get", 0))
+		first := <-h.calls
+		c.send(tenant, op("get", 1)) // leads, and nobody records it
+		one, a := rec.Request("one")
+		two, b := rec.Request("two")
+		sendAs(one, op("get", 2))
+		sendAs(two, op("get", 3))
+		first.answer <- nil
+		second := <-h.calls
+		require.Len(t, second.ops, 3)
+		second.answer <- nil
+		c.all.Wait()
+		flight := rec.Only("keys flight")
+		rec.RequireShared(flight, a, b)
+		require.Contains(t, flight.Attributes(), attribute.Int("queen.operations", 3))
+	})
 }
