@@ -99,6 +99,51 @@ func TestDeadLetterFilters(t *testing.T) {
 	}
 }
 
+// Stored payloads are compressed: what counts is what they take on the page, or a few
+// hundred of them would be more than PostgreSQL can answer.
+func TestAPageOfDeadLettersEndsWhereItIsFull(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pid := b.queued(segment("q", "p", 1)).PartitionID
+	const letters = 30
+	for i := range letters {
+		b.letter(pid, "g", i)
+	}
+	b.exec(`UPDATE queen.log_dlq SET payload = payload || jsonb_build_object('fill', repeat('ab', 500000))`)
+
+	var got []int
+	filter := store.DLQFilter{Tenant: store.DefaultTenant(), Queue: "q", Limit: 1000}
+	doc, err := b.store.DLQMessages(t.Context(), filter)
+	for require.NoError(t, err); ; doc, err = b.store.DLQMessages(t.Context(), filter) {
+		require.NoError(t, err)
+		require.Less(t, len(doc), 10<<20)
+		var page struct {
+			Messages []struct{ Data struct{ N int } }
+			Total    int
+			Next     string
+		}
+		require.NoError(t, json.Unmarshal(doc, &page))
+		require.Len(t, page.Messages, page.Total)
+		require.NotEmpty(t, page.Messages)
+		for _, m := range page.Messages {
+			got = append(got, m.Data.N)
+		}
+		if page.Next == "" || len(got) >= 24 {
+			break
+		}
+		filter.After = page.Next
+	}
+	require.Len(t, got, 24, "eight of them fill a page")
+	for i, n := range got {
+		require.Equal(t, letters-1-i, n, "each once, newest first")
+	}
+
+	b.exec(`UPDATE queen.log_dlq SET payload = jsonb_build_object('n', 29, 'fill', repeat('ab', 6000000)) WHERE (payload ->> 'n')::int = 29`)
+	doc, err = b.store.DLQMessages(t.Context(), store.DLQFilter{Tenant: store.DefaultTenant(), Queue: "q", Limit: 1000})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, object(t, doc)["total"], "the first is shown whatever it takes")
+}
+
 // What jsonb refuses is shown in the form it is stored in, and so is a payload
 // that looks like that form: both can be told from any other.
 func TestDeadLetterPayloadsAreShownAsTheyAreStored(t *testing.T) {

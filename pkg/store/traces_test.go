@@ -125,6 +125,34 @@ func TestTracesByName(t *testing.T) {
 	require.JSONEq(t, `{"traces":[],"total":0,"pagination":{"limit":2,"offset":0}}`, string(doc))
 }
 
+func TestAPageOfTracesEndsWhereItIsFull(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pid := b.queued(segment("q", "p", 1)).PartitionID
+	const traces = 30
+	ids := make([]string, traces)
+	for i := range ids {
+		ids[i] = b.trace(i, store.Trace{PartitionID: pid.String(), TransactionID: "tx", Names: []string{"flow"}})
+	}
+	b.exec(`UPDATE queen.message_traces SET data = to_jsonb(repeat('ab', 500000))`)
+	for name, read := range map[string]func(page store.PageArgs) (store.RawJSON, error){
+		"by address": func(page store.PageArgs) (store.RawJSON, error) {
+			return b.store.MessageTraces(t.Context(), store.DefaultTenant(), pid, "tx", page)
+		},
+		"by name": func(page store.PageArgs) (store.RawJSON, error) {
+			return b.store.TracesByName(t.Context(), store.DefaultTenant(), "flow", page)
+		},
+	} {
+		page := store.PageArgs{Limit: 1000}
+		for i := range 3 {
+			doc, err := read(page)
+			part, next := shown(t, doc, err, "traces", "id")
+			require.Equal(t, ids[8*i:8*i+8], part, "%s: eight of them fill a page", name)
+			page.After = next
+		}
+	}
+}
+
 func TestTraceNames(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

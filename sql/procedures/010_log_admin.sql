@@ -517,6 +517,15 @@ $$;
 -- sort key of its last row. A page then begins where that one ended, whatever was
 -- written or deleted meanwhile. "next" is there only when more follows.
 
+-- How many bytes the rows of a page may take together, where a row may be large. The
+-- first one is shown whatever it takes.
+CREATE OR REPLACE FUNCTION queen.page_bytes_v1()
+RETURNS BIGINT
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT 8388608::BIGINT
+$$;
+
 -- A page of the rows of which one more than the limit was read.
 CREATE OR REPLACE FUNCTION queen.page_v1(p_key TEXT, p_rows JSONB[], p_marks TEXT[], p_limit BIGINT)
 RETURNS JSONB
@@ -561,7 +570,7 @@ $$;
 -- Dead letters of one tenant, newest first. Filter keys, all optional: queue,
 -- consumerGroup, partition (exact), from, to (failed_at, inclusive), limit
 -- (100), offset (0), after (a mark), _tenant. An empty text does not filter. A page
--- ends early when its payloads, as they are stored, exceed 8 MiB.
+-- ends early when its rows exceed page_bytes_v1.
 CREATE OR REPLACE FUNCTION queen.get_dlq_messages_v1(p_filters JSONB DEFAULT '{}')
 RETURNS JSONB
 LANGUAGE plpgsql STABLE
@@ -580,13 +589,16 @@ DECLARE
     v_after     TEXT := NULLIF(p_filters ->> 'after', '');
     v_mark_at   TIMESTAMPTZ := queen.page_mark_at_v1(v_after, 'UUID');
     v_mark_id   UUID := queen.page_mark_rest_v1(v_after);
-    v_bytes     BIGINT := 8388608;
+    v_bytes     BIGINT := queen.page_bytes_v1();
+    v_size      BIGINT := 0;
     v_ids       UUID[];
     v_marks     TEXT[];
     v_fits      BIGINT;
+    v_letter    RECORD;
+    v_row       JSONB;
     v_rows      JSONB[];
 BEGIN
-    -- Which rows, and how many of them fit, without reading a payload.
+    -- Which rows, and how many of them may fit, without reading a payload.
     SELECT array_agg(x.id ORDER BY x.failed_at DESC, x.id DESC),
            array_agg(queen.page_mark_v1(x.failed_at, x.id::TEXT) ORDER BY x.failed_at DESC, x.id DESC),
            count(*) FILTER (WHERE x.n = 1 OR x.sum <= v_bytes)
@@ -612,25 +624,35 @@ BEGIN
     ) AS x;
     v_fits := least(v_fits, v_limit);
 
-    SELECT array_agg(jsonb_build_object(
-               'id', d.id,
-               'transactionId', d.transaction_id,
-               'partitionId', d.partition_id,
-               'queue', q.name,
-               'partition', p.name,
-               'consumerGroup', d.consumer_group,
-               'errorMessage', d.error,
-               'retryCount', COALESCE(d.retry_count, q.retry_limit, 3),
-               'data', d.payload,
-               'producerSub', NULL,
-               'createdAt', queen.iso_ms_v1(d.failed_at),
-               'failedAt', queen.iso_ms_v1(d.failed_at)
-           ) ORDER BY u.ord)
-    INTO v_rows
-    FROM unnest(v_ids[:v_fits::INT]) WITH ORDINALITY AS u (id, ord)
-    JOIN queen.log_dlq AS d ON d.id = u.id
-    JOIN queen.log_partitions AS p ON p.id = d.partition_id
-    JOIN queen.queues AS q ON q.id = p.queue_id;
+    -- Stored payloads are compressed: what a row takes shows when it is unpacked, one at
+    -- a time until the page is full.
+    FOR v_letter IN
+        SELECT d.id, d.transaction_id, d.partition_id, q.name AS queue, p.name AS lane, d.consumer_group, d.error,
+               COALESCE(d.retry_count, q.retry_limit, 3) AS retries, d.payload, d.failed_at
+        FROM unnest(v_ids[:v_fits::INT]) WITH ORDINALITY AS u (id, ord)
+        JOIN queen.log_dlq AS d ON d.id = u.id
+        JOIN queen.log_partitions AS p ON p.id = d.partition_id
+        JOIN queen.queues AS q ON q.id = p.queue_id
+        ORDER BY u.ord
+    LOOP
+        v_row := jsonb_build_object(
+            'id', v_letter.id,
+            'transactionId', v_letter.transaction_id,
+            'partitionId', v_letter.partition_id,
+            'queue', v_letter.queue,
+            'partition', v_letter.lane,
+            'consumerGroup', v_letter.consumer_group,
+            'errorMessage', v_letter.error,
+            'retryCount', v_letter.retries,
+            'data', v_letter.payload,
+            'producerSub', NULL,
+            'createdAt', queen.iso_ms_v1(v_letter.failed_at),
+            'failedAt', queen.iso_ms_v1(v_letter.failed_at));
+        v_size := v_size + pg_column_size(v_row);
+        EXIT WHEN v_size > v_bytes AND v_rows IS NOT NULL;
+        v_rows := v_rows || v_row;
+    END LOOP;
+    v_fits := COALESCE(cardinality(v_rows), 0);
     -- The row that was read in excess says whether there is a next page.
     IF cardinality(v_ids) > v_fits THEN
         v_rows := v_rows || 'null'::JSONB;

@@ -21,6 +21,40 @@ AS $$
             FROM queen.message_trace_names AS n WHERE n.trace_id = t.id), '[]'))
 $$;
 
+-- A page of the traces of which one more than the limit was found. It ends early when
+-- they exceed page_bytes_v1: their data is stored compressed, so what a trace takes
+-- shows when it is unpacked, one at a time. p_places is what is shown of each besides.
+CREATE OR REPLACE FUNCTION queen.trace_page_v1(p_ids UUID[], p_marks TEXT[], p_limit BIGINT, p_places JSONB[] DEFAULT NULL)
+RETURNS JSONB
+LANGUAGE plpgsql STABLE
+SET jit = off
+AS $$
+DECLARE
+    v_trace queen.message_traces;
+    v_row   JSONB;
+    v_rows  JSONB[];
+    v_n     INT := 0;
+    v_size  BIGINT := 0;
+BEGIN
+    FOR v_trace IN
+        SELECT t.*
+        FROM unnest(p_ids[:p_limit::INT]) WITH ORDINALITY AS u (id, ord)
+        JOIN queen.message_traces AS t ON t.id = u.id
+        ORDER BY u.ord
+    LOOP
+        v_row := queen.trace_view_v1(v_trace) || COALESCE(p_places[v_n + 1], '{}');
+        v_size := v_size + pg_column_size(v_row);
+        EXIT WHEN v_size > queen.page_bytes_v1() AND v_n > 0;
+        v_n := v_n + 1;
+        v_rows := v_rows || v_row;
+    END LOOP;
+    IF cardinality(p_ids) > v_n THEN
+        v_rows := v_rows || 'null'::JSONB; -- says that there is a next page
+    END IF;
+    RETURN queen.page_v1('traces', v_rows, p_marks, v_n);
+END
+$$;
+
 -- The traces of one message, oldest first. A partition of another tenant answers
 -- like one without traces.
 CREATE OR REPLACE FUNCTION queen.get_message_traces_v1(
@@ -38,14 +72,14 @@ AS $$
 DECLARE
     v_at    TIMESTAMPTZ := COALESCE(queen.page_mark_at_v1(p_after, 'UUID'), '-infinity');
     v_id    UUID := COALESCE(queen.page_mark_rest_v1(p_after), '00000000-0000-0000-0000-000000000000');
-    v_rows  JSONB[];
+    v_ids   UUID[];
     v_marks TEXT[];
 BEGIN
-    SELECT array_agg(queen.trace_view_v1(x.t) ORDER BY x.created_at, x.id),
+    SELECT array_agg(x.id ORDER BY x.created_at, x.id),
            array_agg(queen.page_mark_v1(x.created_at, x.id::TEXT) ORDER BY x.created_at, x.id)
-    INTO v_rows, v_marks
+    INTO v_ids, v_marks
     FROM (
-        SELECT t, t.created_at, t.id FROM queen.message_traces AS t
+        SELECT t.created_at, t.id FROM queen.message_traces AS t
         WHERE t.partition_id = p_partition_id AND t.transaction_id = p_transaction_id
           AND (t.created_at, t.id) > (v_at, v_id)
           AND NOT EXISTS (
@@ -55,7 +89,7 @@ BEGIN
         ORDER BY t.created_at, t.id
         LIMIT p_limit + 1
     ) AS x;
-    RETURN queen.page_v1('traces', v_rows, v_marks, p_limit);
+    RETURN queen.trace_page_v1(v_ids, v_marks, p_limit);
 END
 $$;
 
@@ -73,11 +107,12 @@ SET plan_cache_mode = force_custom_plan
 SET jit = off
 AS $$
 DECLARE
-    v_at    TIMESTAMPTZ := COALESCE(queen.page_mark_at_v1(p_after, 'UUID'), '-infinity');
-    v_id    UUID := COALESCE(queen.page_mark_rest_v1(p_after), '00000000-0000-0000-0000-000000000000');
-    v_total BIGINT;
-    v_rows  JSONB[];
-    v_marks TEXT[];
+    v_at     TIMESTAMPTZ := COALESCE(queen.page_mark_at_v1(p_after, 'UUID'), '-infinity');
+    v_id     UUID := COALESCE(queen.page_mark_rest_v1(p_after), '00000000-0000-0000-0000-000000000000');
+    v_total  BIGINT;
+    v_ids    UUID[];
+    v_places JSONB[];
+    v_marks  TEXT[];
 BEGIN
     SELECT count(*) INTO v_total
     FROM queen.message_trace_names AS n
@@ -86,13 +121,14 @@ BEGIN
     JOIN queen.queues AS q ON q.id = p.queue_id
     WHERE n.trace_name = p_trace_name AND q.tenant_id = p_tenant;
 
-    SELECT array_agg(queen.trace_view_v1(x.t) || jsonb_build_object(
-               'transaction_id', (x.t).transaction_id, 'partition_id', (x.t).partition_id, 'queue_name', x.queue,
+    SELECT array_agg(x.id ORDER BY x.created_at, x.id),
+           array_agg(jsonb_build_object(
+               'transaction_id', x.transaction_id, 'partition_id', x.partition_id, 'queue_name', x.queue,
                'partition_name', x.lane, 'message_payload', NULL) ORDER BY x.created_at, x.id),
            array_agg(queen.page_mark_v1(x.created_at, x.id::TEXT) ORDER BY x.created_at, x.id)
-    INTO v_rows, v_marks
+    INTO v_ids, v_places, v_marks
     FROM (
-        SELECT t, t.created_at, t.id, q.name AS queue, p.name AS lane
+        SELECT t.created_at, t.id, t.transaction_id, t.partition_id, q.name AS queue, p.name AS lane
         FROM queen.message_trace_names AS n
         JOIN queen.message_traces AS t ON t.id = n.trace_id
         JOIN queen.log_partitions AS p ON p.id = t.partition_id
@@ -101,7 +137,7 @@ BEGIN
         ORDER BY t.created_at, t.id
         LIMIT p_limit + 1 OFFSET p_offset
     ) AS x;
-    RETURN queen.page_v1('traces', v_rows, v_marks, p_limit) || jsonb_build_object(
+    RETURN queen.trace_page_v1(v_ids, v_marks, p_limit, v_places) || jsonb_build_object(
         'total', v_total, 'pagination', jsonb_build_object('limit', p_limit, 'offset', p_offset));
 END
 $$;
