@@ -1,12 +1,6 @@
 package wire
 
-import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // Bounds of the entries of POST /api/v1/partitions/changed.
 const (
@@ -22,68 +16,96 @@ type ChangedEntry struct {
 	Limit int        // from 1 to ChangedLimitDefault
 }
 
-type changedBody struct {
-	Entries []struct {
-		Queue string       `json:"queue"`
-		Since *string      `json:"since"`
-		After *string      `json:"after"`
-		Limit *json.Number `json:"limit"`
-	} `json:"entries"`
-}
-
 // ParseChanged reads the body of POST /api/v1/partitions/changed. A limit is clamped.
 func ParseChanged(body []byte) ([]ChangedEntry, error) {
 	p, err := newParser(body)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := p.raw()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.finish(); err != nil {
-		return nil, err
-	}
-	var b changedBody
-	if err := json.Unmarshal(raw, &b); err != nil {
-		return nil, badBody("%v", err)
-	}
-	if len(b.Entries) > ChangedEntriesMax {
-		return nil, badBody("entries: %d of them, at most %d are allowed", len(b.Entries), ChangedEntriesMax)
-	}
-	entries := make([]ChangedEntry, len(b.Entries))
-	for i, e := range b.Entries {
-		entries[i] = ChangedEntry{Queue: e.Queue, After: e.After, Limit: ChangedLimitDefault}
-		if err := entries[i].fill(e.Since, e.Limit); err != nil {
-			return nil, badBody("entries[%d].%v", i, err)
+	entries := []ChangedEntry{}
+	var seen uint
+	err = p.object(func(key []byte) error {
+		if string(key) != "entries" {
+			return p.skip()
 		}
+		return p.nullable(&seen, 0, "entries", func() error {
+			return p.array(func(i int) error {
+				if i == ChangedEntriesMax {
+					return badBody("entries: at most %d are allowed", ChangedEntriesMax)
+				}
+				p.at(i)
+				e, err := p.changedEntry()
+				entries = append(entries, e)
+				return err
+			})
+		})
+	})
+	if err == nil {
+		err = p.finish()
 	}
-	return entries, nil
+	return entries, err
 }
 
-func (e *ChangedEntry) fill(since *string, limit *json.Number) error {
-	if e.Queue == "" {
-		return errors.New("queue: a name is needed")
-	}
-	if err := CheckName(KindQueue, e.Queue); err != nil {
+// nullable reads a member that counts as absent when it is null.
+func (p *parser) nullable(seen *uint, bit uint, key string, read func() error) error {
+	if err := p.once(seen, bit, key); err != nil {
 		return err
 	}
-	if e.After != nil && strings.ContainsRune(*e.After, 0) {
-		*e.After = "" // no cursor either, but one that PostgreSQL can take
+	if p.dec.PeekKind() == 'n' {
+		return p.skip()
 	}
-	if since != nil {
-		at, err := time.Parse(time.RFC3339Nano, *since)
-		if err != nil {
-			return fmt.Errorf("since: %q is no RFC 3339 instant", clip(*since))
+	p.push(key)
+	defer p.pop()
+	return read()
+}
+
+const (
+	bitChangedQueue = iota
+	bitChangedSince
+	bitChangedAfter
+	bitChangedLimit
+)
+
+func (p *parser) changedEntry() (ChangedEntry, error) {
+	e := ChangedEntry{Limit: ChangedLimitDefault}
+	var seen uint
+	err := p.object(func(key []byte) error {
+		switch string(key) {
+		case KindQueue:
+			return p.nullable(&seen, bitChangedQueue, KindQueue, func() (err error) {
+				e.Queue, err = p.name(KindQueue, "")
+				return err
+			})
+		case "since":
+			return p.nullable(&seen, bitChangedSince, "since", func() error { return p.changedSince(&e) })
+		case "after":
+			return p.nullable(&seen, bitChangedAfter, "after", func() error {
+				after, err := p.freeText("")
+				e.After = &after
+				return err
+			})
+		case "limit":
+			return p.nullable(&seen, bitChangedLimit, "limit", func() error { return p.pageLimit(&e.Limit) })
 		}
-		e.Since = &at
+		return p.skip()
+	})
+	if err == nil && e.Queue == "" {
+		p.push(KindQueue)
+		defer p.pop()
+		err = p.fail("a name is needed")
 	}
-	if limit != nil {
-		n, err := limit.Float64()
-		if err != nil {
-			return fmt.Errorf("limit: %q is no number", limit.String())
-		}
-		e.Limit = int(min(max(n, 1), ChangedLimitDefault))
+	return e, err
+}
+
+func (p *parser) changedSince(e *ChangedEntry) error {
+	text, err := p.freeText("")
+	if err != nil {
+		return err
 	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return p.fail("%q is no RFC 3339 instant", clip(text))
+	}
+	e.Since = &at
 	return nil
 }

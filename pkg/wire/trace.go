@@ -67,9 +67,10 @@ func (p *parser) traceMember(t *Trace, seen *uint, key string) (err error) {
 	case KindGroup:
 		t.ConsumerGroup, err = p.member(seen, bitTraceGroup, key, "")
 	case "eventType":
-		if err = p.once(seen, bitTraceEvent, key); err == nil {
+		err = p.nullable(seen, bitTraceEvent, key, func() (err error) {
 			t.EventType, err = p.freeText("")
-		}
+			return err
+		})
 	case "data":
 		if err = p.once(seen, bitTraceData, key); err == nil {
 			t.Data, err = p.raw()

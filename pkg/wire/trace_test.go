@@ -39,6 +39,7 @@ func TestParseTrace(t *testing.T) {
 		`{"partitionId":"p","data":1}`:                                                           "transactionId and partitionId are required",
 		`{"transactionId":"t","partitionId":"p"}`:                                                "data is required",
 		`{"transactionId":"t","partitionId":"p","data":1,"data":2}`:                              `bad body: key "data" is given twice`,
+		`{"transactionId":"t","partitionId":"p","data":1,"eventType":5}`:                         "bad body: eventType: a string is allowed here, got a number",
 		`{"transactionId":1}`:                                                                    "bad body: transactionId: a string is allowed here, got a number",
 		`{"transactionId":"t","partitionId":"p","data":1} x`:                                     "bad body: 1 bytes follow the JSON object",
 		`{"transactionId":"t","partitionId":"p","data":1,"traceNames":["n",` + names + `]}`:      "bad body: traceNames: more than 100 names",

@@ -213,6 +213,7 @@ func TestChangedPartitions(t *testing.T) {
 	require.Equal(t, []string{"c"}, names(ask(fmt.Sprintf(`[{"queue":%q,"limit":2,"after":%q}]`, q, page["next"]))["entries"].([]any)[0]))
 
 	for body, text := range map[string]string{
+		`{"entries":5}`:                                   "bad body: entries: an array is allowed here, got a number",
 		`{"entries":[{"queue":""}]}`:                      "bad body: entries[0].queue: a name is needed",
 		`{"entries":[{"queue":"q","since":"yesterday"}]}`: `bad body: entries[0].since: "yesterday" is no RFC 3339 instant`,
 	} {
