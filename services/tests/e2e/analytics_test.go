@@ -316,4 +316,10 @@ func checkRefusals(t *testing.T, b *harness.Broker) {
 	} {
 		require.Equal(t, text, errorOf(t, b, "/api/v1/"+path, http.StatusBadRequest), path)
 	}
+	for _, path := range []string{ // what a route does not know is not looked at
+		"status?groupBy=x&workerId=x", "analytics/queue-lag?groupBy=x&workerId=-1", "analytics/queue-ops?hostname=%00&limit=x",
+		"analytics/retention?workerId=x", "analytics/system-metrics?groupBy=x&queue=%00", "analytics/workload?workerId=x",
+	} {
+		require.Equal(t, http.StatusOK, b.Get(t, "/api/v1/"+path).Status, path)
+	}
 }

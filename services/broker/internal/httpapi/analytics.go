@@ -43,18 +43,18 @@ type Analytics interface {
 }
 
 func (a *API) addAnalyticsRoutes() {
-	a.read("/api/v1/status", ReadOnly, a.series("status", Analytics.Status))
+	a.read("/api/v1/status", ReadOnly, a.series("status", Analytics.Status, byQueue, byLabels))
 	a.read("/api/v1/status/queues", ReadOnly, a.statusQueues)
 	a.read("/api/v1/status/queues/:queue", ReadOnly, a.statusQueue)
 	a.read("/api/v1/status/analytics", ReadOnly, a.messageVolume)
 	a.route(http.MethodPost, "/api/v1/stats/refresh", Admin, a.refreshStats)
-	a.read("/api/v1/analytics/queue-lag", ReadOnly, a.series("queue lag", Analytics.QueueLag))
-	a.read("/api/v1/analytics/queue-ops", ReadOnly, a.series("queue ops", Analytics.QueueOps))
-	a.read("/api/v1/analytics/queue-parked-replicas", ReadOnly, a.series("parked replicas", Analytics.QueueParkedReplicas))
-	a.read("/api/v1/analytics/retention", ReadOnly, a.series("retention analytics", Analytics.RetentionTimeseries))
-	a.read("/api/v1/analytics/system-metrics", ReadOnly, a.series("system metrics", Analytics.SystemMetrics))
-	a.read("/api/v1/analytics/worker-metrics", ReadOnly, a.series("worker metrics", Analytics.WorkerMetrics))
-	a.read("/api/v1/analytics/workload", ReadOnly, a.series("workload", Analytics.Workload))
+	a.read("/api/v1/analytics/queue-lag", ReadOnly, a.series("queue lag", Analytics.QueueLag, byQueue))
+	a.read("/api/v1/analytics/queue-ops", ReadOnly, a.series("queue ops", Analytics.QueueOps, byQueue))
+	a.read("/api/v1/analytics/queue-parked-replicas", ReadOnly, a.series("parked replicas", Analytics.QueueParkedReplicas, byQueue))
+	a.read("/api/v1/analytics/retention", ReadOnly, a.series("retention analytics", Analytics.RetentionTimeseries, byQueue, grouped))
+	a.read("/api/v1/analytics/system-metrics", ReadOnly, a.series("system metrics", Analytics.SystemMetrics, byProcess))
+	a.read("/api/v1/analytics/worker-metrics", ReadOnly, a.series("worker metrics", Analytics.WorkerMetrics, byQueue, byLabels, byProcess))
+	a.read("/api/v1/analytics/workload", ReadOnly, a.series("workload", Analytics.Workload, byQueue, byLabels, grouped))
 	a.read("/api/v1/analytics/dlq-signatures", ReadOnly, a.dlqSignatures)
 	a.read("/api/v1/analytics/partition-liveness", ReadOnly, a.partitionLiveness)
 	a.read("/api/v1/analytics/postgres-stats", ReadOnly, a.postgresStats)
@@ -66,13 +66,19 @@ const (
 	seriesWindowMax = seriesPointsMax * 6 * time.Hour
 )
 
-// series is the handler of a reader that takes a window and some names.
+// series is the handler of a reader that takes a window and what the filters read. It
+// looks at no other parameter.
 func (a *API) series(
 	verb string, read func(r Analytics, ctx context.Context, f store.TimeseriesFilter) (store.RawJSON, error),
+	filters ...func(p *params, f *store.TimeseriesFilter),
 ) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		p := parameters(c)
-		f := seriesFilter(p)
+		var f store.TimeseriesFilter
+		f.From, f.To = p.window(seriesWindowMax)
+		for _, filter := range filters {
+			filter(p, &f)
+		}
 		if p.err != nil {
 			return p.err
 		}
@@ -81,22 +87,25 @@ func (a *API) series(
 	}
 }
 
-// seriesFilter reads the parameters that series take. Which of them counts, each reader
-// decides.
-func seriesFilter(p *params) store.TimeseriesFilter {
-	f := store.TimeseriesFilter{
-		Queue: p.name("queue", wire.KindQueue), Namespace: p.name("namespace", wire.KindNamespace), Task: p.name("task", wire.KindTask),
-		Hostname: p.name("hostname", "hostname"), GroupBy: p.text("groupBy"),
-	}
-	f.From, f.To = p.window(seriesWindowMax)
+func byQueue(p *params, f *store.TimeseriesFilter) { f.Queue = p.name("queue", wire.KindQueue) }
+
+func byLabels(p *params, f *store.TimeseriesFilter) {
+	f.Namespace, f.Task = p.name("namespace", wire.KindNamespace), p.name("task", wire.KindTask)
+}
+
+func byProcess(p *params, f *store.TimeseriesFilter) {
+	f.Hostname = p.name("hostname", "hostname")
 	if p.text("workerId") != "" {
 		worker := p.number("workerId", 0, 0, math.MaxInt32)
 		f.Worker = &worker
 	}
+}
+
+func grouped(p *params, f *store.TimeseriesFilter) {
+	f.GroupBy = p.text("groupBy")
 	if !slices.Contains([]string{"", "namespace", "task", "queue"}, f.GroupBy) && p.err == nil {
 		p.err = badRequest("bad groupBy")
 	}
-	return f
 }
 
 // window is the part of the time from from to to, either of which may be absent.
