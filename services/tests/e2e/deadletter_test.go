@@ -223,6 +223,25 @@ func TestDLQListing(t *testing.T) {
 	require.JSONEq(t, `{"messages":[],"pagination":{"limit":100,"offset":0},"total":0}`, string(a.Body))
 }
 
+// A page is bounded by what it takes to show, however well its payloads compress.
+func TestAPageOfDeadLettersEndsWhereItIsFull(t *testing.T) {
+	t.Parallel()
+	b, q := shared(t)
+	const letters = 12 // of which eight fill a page
+	for range letters {
+		b.PushQueued(t, harness.Item{Queue: q, Partition: "p", Payload: strings.Repeat("ab", 500_000)})
+	}
+	for range letters {
+		b.AckOK(t, "", b.PopPartition(t, q, "p", "batch=1").Acks("dlq")...)
+	}
+	first := b.Get(t, "/api/v1/dlq?limit=1000&queue="+q).Object(t)
+	require.EqualValues(t, 8, first["total"])
+	require.Len(t, first["messages"], 8)
+	rest := b.Get(t, "/api/v1/dlq?limit=1000&queue="+q+"&after="+first["next"].(string)).Object(t)
+	require.EqualValues(t, letters-8, rest["total"])
+	require.NotContains(t, rest, "next")
+}
+
 func TestDeadLetterLeavesOtherGroupsAlone(t *testing.T) {
 	t.Parallel()
 	b, q := shared(t)
