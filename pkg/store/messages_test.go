@@ -260,6 +260,51 @@ func TestPagesStandStillWhileMessagesArrive(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+// Lanes that were all written later than what is asked for: each has to be looked at.
+func TestTheLanesOfAPageAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.queued(fresh("q", "p", 1))
+	b.exec(`UPDATE queen.log_txns SET created_at = now() - INTERVAL '30 minutes'`)
+	lanes := func(n int) {
+		b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset) SELECT q.id, 'l' || i, 0 FROM queen.queues AS q CROSS JOIN generate_series(1, $1::int) AS i
+			ON CONFLICT DO NOTHING`, n)
+	}
+	f := store.MessageFilter{Tenant: store.DefaultTenant(), To: time.Now().Add(-20 * time.Minute)}
+	lanes(16383)
+	require.Len(t, b.list(f).Messages, 1)
+	lanes(16384)
+	_, err := b.store.ListMessages(t.Context(), f)
+	var refused *store.BrowseRefused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, "more than 16384 partitions were written since the end of this time: name a queue or a partition", refused.Text)
+	require.Equal(t, store.Permanent, store.Classify(err))
+	f.Partition = "p"
+	require.Len(t, b.list(f).Messages, 1, "one lane")
+}
+
+// More lanes of one second than are merged exactly: a page of the newest all the same.
+func TestManyLanesOfOneSecondMakeAPage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.queued(fresh("q", "p", 1))
+	b.exec(`INSERT INTO queen.log_partitions (queue_id, name, last_offset, last_write_at)
+		SELECT q.id, 'l' || i, 0, date_trunc('second', now()) FROM queen.queues AS q CROSS JOIN generate_series(1, 17000) AS i`)
+	b.exec(`INSERT INTO queen.log_txns (partition_id, base_offset, end_offset, created_at, hashes)
+		SELECT p.id, 0, 0, p.last_write_at, decode(repeat('00', 16), 'hex') FROM queen.log_partitions AS p WHERE p.name <> 'p'`)
+	seen := map[string]bool{}
+	f := store.MessageFilter{Limit: 1000}
+	for range 4 {
+		page := b.list(f)
+		require.Equal(t, 1000, page.Total)
+		for _, place := range page.places() {
+			require.False(t, seen[place], "twice")
+			seen[place] = true
+		}
+		f.After = page.Next
+	}
+}
+
 func TestAMessageIsFoundByItsHash(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -89,7 +89,7 @@ BEGIN
         CROSS JOIN LATERAL queen.log_partition_named_v1(q.id, p_partition) AS p
         CROSS JOIN LATERAL queen.log_browse_span_v1(p.id, p.txns_start, p.last_offset, p_status) AS s
         WHERE p.last_write_at >= v_since
-        ORDER BY p.last_write_at DESC
+        ORDER BY p.last_write_at DESC, p.id DESC
         LIMIT p_lanes;
         RETURN;
     END IF;
@@ -126,10 +126,10 @@ BEGIN
         FROM queen.log_partitions AS p
         CROSS JOIN LATERAL queen.log_browse_span_v1(p.id, p.txns_start, p.last_offset, p_status) AS s
         WHERE p.queue_id = q.id AND p.last_write_at >= v_since
-        ORDER BY p.last_write_at DESC
+        ORDER BY p.last_write_at DESC, p.id DESC
         LIMIT p_lanes
     ) AS l
-    ORDER BY l.last_write_at DESC
+    ORDER BY l.last_write_at DESC, l.id DESC
     LIMIT p_lanes;
 END
 $$;
@@ -314,11 +314,10 @@ SET plan_cache_mode = force_custom_plan
 SET jit = off
 AS $$
 DECLARE
-    -- Lanes that were written in the same second are merged exactly up to the first
-    -- number; beyond it they come in the order of their last writes, which are known
-    -- to the second. More lanes than the second number are not looked at.
-    c_exact   CONSTANT BIGINT := 4096;
-    c_most    CONSTANT BIGINT := 32768;
+    -- No more lanes are looked at. Where more of them were written in the same second,
+    -- they come in the order of their last writes, which are known to the second.
+    c_most    CONSTANT BIGINT := 16384;
+    v_refusal CONSTANT TEXT := format('more than %s partitions were written since the end of this time: name a queue or a partition', c_most);
     v_until   TIMESTAMPTZ := least(p_until, p_at + INTERVAL '1 microsecond');
     v_n       BIGINT := 64;
     v_want    BIGINT;
@@ -329,12 +328,26 @@ DECLARE
     v_floors  BIGINT[];
     v_found   BIGINT;
     v_kth     TIMESTAMPTZ;
+    v_oldest  TIMESTAMPTZ;
+    v_need    BIGINT;
     a_pids    UUID[];
     a_bases   BIGINT[];
     a_lows    BIGINT[];
     a_highs   BIGINT[];
     a_ats     TIMESTAMPTZ[];
 BEGIN
+    -- What was written since then has to be searched for what was there before.
+    IF p_partition IS NULL AND c_most < (
+        SELECT count(*)
+        FROM (
+            SELECT FROM unnest(p_queues) AS q (id)
+            JOIN queen.log_partitions AS p ON p.queue_id = q.id
+            WHERE p.last_write_at >= v_until
+            LIMIT c_most + 1
+        ) AS x
+    ) THEN
+        RAISE EXCEPTION USING MESSAGE = v_refusal, ERRCODE = 'QB001';
+    END IF;
     LOOP
         SELECT array_agg(l.r_pid), array_agg(l.r_written), array_agg(l.r_low), array_agg(l.r_floor), count(*),
                array_agg(CASE WHEN l.r_written + INTERVAL '1 second' < v_until THEN l.r_high
@@ -360,13 +373,22 @@ BEGIN
         WHERE s.total >= v_want
         ORDER BY s.at DESC
         LIMIT 1;
-        EXIT WHEN v_kth > (SELECT min(u.at) FROM unnest(v_written) AS u (at)) + INTERVAL '1 second'
-            OR v_n >= c_exact AND v_kth >= (SELECT min(u.at) FROM unnest(v_written) AS u (at));
-        IF v_n >= c_most THEN
-            RAISE EXCEPTION 'more than % partitions were written in this time: name a queue, a partition or a later "from"', c_most
-                USING ERRCODE = 'QB001';
+        v_oldest := (SELECT min(u.at) FROM unnest(v_written) AS u (at));
+        EXIT WHEN v_kth > v_oldest + INTERVAL '1 second';
+        -- The lanes that can have something on the page, as far as is known now.
+        v_need := (
+            SELECT count(*)
+            FROM (
+                SELECT FROM unnest(p_queues) AS q (id)
+                JOIN queen.log_partitions AS p ON p.queue_id = q.id
+                WHERE p.last_write_at >= v_kth - INTERVAL '1 second'
+                LIMIT c_most + 1
+            ) AS x);
+        EXIT WHEN v_need > c_most AND v_kth >= v_oldest;
+        IF v_n > c_most THEN
+            RAISE EXCEPTION USING MESSAGE = v_refusal, ERRCODE = 'QB001';
         END IF;
-        v_n := least(v_n * 4, c_most);
+        v_n := least(v_n * 4, c_most + 1, CASE WHEN v_need BETWEEN v_n AND c_most THEN v_need + 1 END);
     END LOOP;
     RETURN QUERY
     SELECT u.pid, u.base, greatest(u.low, u.high - v_want + 1), u.high, u.at
