@@ -93,6 +93,7 @@ func (c Config) Validate() error {
 	_, rootsErr := c.roots()
 	problems := []error{
 		present("PG_HOST", c.Host),
+		c.plainHost(),
 		config.Between("PG_PORT", c.Port, 1, maxPort),
 		present("PG_USER", c.User),
 		present("PG_DATABASE", c.Database),
@@ -113,6 +114,15 @@ func present(name, value string) error {
 		return nil
 	}
 	return &config.ValueError{Name: name, Value: value, Allowed: "a text that is not empty"}
+}
+
+// plainHost refuses a whole connection string, which may hold a password: it would end
+// in the log, and in every error of a connection.
+func (c Config) plainHost() error {
+	if !strings.ContainsAny(c.Host, "@=") && !strings.Contains(c.Host, "://") {
+		return nil
+	}
+	return &config.ValueError{Name: "PG_HOST", Value: "<hidden>", Allowed: "a host name, an address or the folder of a socket, and no connection string,"}
 }
 
 // onSocket tells whether Host is a folder, which pgx takes for a Unix socket.

@@ -36,6 +36,22 @@ func TestValidateNamesTheVariable(t *testing.T) {
 	}
 }
 
+func TestAHostIsNoConnectionString(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"db", "db.example.com", "10.0.0.1", "::1", "fe80::1%eth0", "/run/postgresql"} {
+		c := valid()
+		c.Host = host
+		require.NoError(t, c.Validate(), host)
+	}
+	for _, host := range []string{"postgres://u:secret@db/d", "u:secret@db", "host=db password=secret"} {
+		c := valid()
+		c.Host = host
+		err := c.Validate()
+		require.ErrorContains(t, err, "PG_HOST")
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
 func TestValidateReportsAllProblems(t *testing.T) {
 	t.Parallel()
 	err := Config{}.Validate()
