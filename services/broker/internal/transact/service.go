@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
 
 	"github.com/queenmq/queen/pkg/collector"
+	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/pkg/wire"
@@ -93,6 +96,8 @@ type Service struct {
 	deadline time.Duration
 	limits   kv.Limits
 	metrics  *metrics
+	// failures keeps an outage from filling the log; the metrics count them all.
+	failures rate.Sometimes
 }
 
 // New builds a Service. It fails only when an instrument cannot be created.
@@ -101,7 +106,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create transaction metrics: %w", err)
 	}
-	return &Service{Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), limits: cmp.Or(cfg.KV, kv.DefaultLimits()), metrics: m}, nil
+	return &Service{
+		Deps: deps, deadline: cmp.Or(cfg.Deadline, DeadlineDefault), limits: cmp.Or(cfg.KV, kv.DefaultLimits()), metrics: m,
+		failures: rate.Sometimes{Interval: time.Second},
+	}, nil
 }
 
 // Run carries out one bundle, all of it or nothing. A bundle that the database
@@ -155,7 +163,7 @@ func (b *bundle) commit(ctx context.Context) (wire.TxResponse, error) {
 		out, err = b.submit(ctx)
 	}
 	if err != nil {
-		return b.failed(err)
+		return b.failed(ctx, err)
 	}
 	b.Admission.Commit()
 	b.remember(out.Pushes)
@@ -174,7 +182,7 @@ func ackRejected(err error) bool {
 }
 
 // failed answers for a bundle that has not committed, or of which nobody knows.
-func (b *bundle) failed(err error) (wire.TxResponse, error) {
+func (b *bundle) failed(ctx context.Context, err error) (wire.TxResponse, error) {
 	var refused *store.TxRefused
 	var lost *store.KVPrecondition
 	text, answered := errtext.Database(err)
@@ -192,8 +200,24 @@ func (b *bundle) failed(err error) (wire.TxResponse, error) {
 	default: // no answer, or none that can be read
 		return resp, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	if resp.Reason == wire.ReasonDBError {
+		b.complain(ctx, err)
+	}
 	b.putBack()
 	return resp, nil
+}
+
+// complain logs what the database refused: the client has it in an answer with status
+// 200, so that nothing else tells the operator. The first lane stands for all of them.
+func (b *bundle) complain(ctx context.Context, err error) {
+	b.failures.Do(func() {
+		attrs := []slog.Attr{slog.Int(logging.KeyCount, len(b.req.Ops))}
+		if i := slices.IndexFunc(b.req.Ops, func(op wire.TxOp) bool { return op.Kind == wire.TxPush }); i >= 0 {
+			push := &b.req.Ops[i].Push
+			attrs = append(attrs, slog.String(logging.KeyQueue, push.Queue), slog.String(logging.KeyPartition, push.Partition))
+		}
+		b.Logger.LogAttrs(ctx, slog.LevelError, "transaction failed", append(attrs, logging.Err(err))...)
+	})
 }
 
 func (b *bundle) submit(ctx context.Context) (out store.TransactionResult, err error) {

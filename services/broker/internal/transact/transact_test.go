@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/goleak"
 
+	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
@@ -395,6 +397,23 @@ func TestAnythingElseTheDatabaseAnswersIsARefusal(t *testing.T) {
 	b.store.errs = []error{fmt.Errorf("transaction: %w", &pgconn.PgError{Severity: "ERROR", Code: "22001", Message: "too long"})}
 	resp := b.run(t, nil, pushOp("q", "a", "x", "1"))
 	require.Equal(t, wire.TxResponse{TransactionID: resp.TransactionID, Reason: wire.ReasonDBError, Error: "too long"}, resp)
+}
+
+func TestWhatTheDatabaseRefusesIsInTheLog(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	logger, lines := logtest.NewRecorder()
+	b.svc.Logger = logger
+	refusal := fmt.Errorf("transaction: %w", &pgconn.PgError{Severity: "ERROR", Code: "23514", Message: "no such luck"})
+	b.store.errs = []error{refusal, refusal}
+	for range 2 {
+		require.Equal(t, wire.ReasonDBError, b.run(t, nil, pushOp("q", "a", "x", `"confidential"`)).Reason)
+	}
+	require.Equal(t, 1, strings.Count(lines.String(), "transaction failed"), "one line for an outage: %s", lines)
+	for _, part := range []string{"level=ERROR", "queue=q", "partition=a", "count=1", "no such luck"} {
+		require.Contains(t, lines.String(), part)
+	}
+	require.NotContains(t, lines.String(), "confidential")
 }
 
 func TestAnAnswerThatCannotBeReadIsAnUnknownOutcome(t *testing.T) {
