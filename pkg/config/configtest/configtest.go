@@ -3,10 +3,13 @@ package configtest
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/config"
 )
 
 // Environment hides the variables of whoever runs the tests that begin with one of
@@ -27,4 +30,36 @@ func Environment(t *testing.T, prefixes []string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		t.Setenv(pairs[i], pairs[i+1])
 	}
+}
+
+// Documented requires that the file describes every variable of spec, between backquotes:
+// by its name, by the end of it (`_MAX`) in the line that names one with the same
+// beginning, or by that (`OTEL_*`).
+func Documented(t *testing.T, file string, spec any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	quoted := regexp.MustCompile("`[A-Z_][A-Z0-9_*]+`")
+	for _, variable := range config.Values(spec) {
+		found := false
+		for line := range strings.Lines(string(text)) {
+			names := quoted.FindAllString(line, -1)
+			for i := range names {
+				found = found || describes(strings.Trim(names[0], "`"), strings.Trim(names[i], "`"), variable.Key)
+			}
+		}
+		require.True(t, found, "%s does not describe %s", file, variable.Key)
+	}
+}
+
+// describes tells whether a name stands for a variable; first is the first of its line.
+func describes(first, name, variable string) bool {
+	if family, ok := strings.CutSuffix(name, "*"); ok {
+		return strings.HasPrefix(variable, family)
+	}
+	if strings.HasPrefix(name, "_") {
+		start, ok := strings.CutSuffix(variable, name)
+		return ok && strings.HasPrefix(first, start+"_")
+	}
+	return name == variable
 }

@@ -259,3 +259,8 @@ func TestRatesAreToldOnceASecondAtMostAndOfAQueueAtLeast(t *testing.T) {
 	require.ErrorContains(t, err, "QUEEN_LOG_RATES_MS")
 	require.ErrorContains(t, err, "QUEEN_LOG_TOPN_QUEUES")
 }
+
+func TestTheReadmeDescribesEveryVariable(t *testing.T) {
+	t.Parallel()
+	configtest.Documented(t, "../../../../README.md", &config.Config{})
+}

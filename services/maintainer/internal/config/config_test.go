@@ -143,3 +143,8 @@ func TestShowMasksSecretsAndWarnNamesMistakes(t *testing.T) {
 		require.Contains(t, lines.String(), want)
 	}
 }
+
+func TestTheReadmeDescribesEveryVariable(t *testing.T) {
+	t.Parallel()
+	configtest.Documented(t, "../../../../README.md", &config.Config{})
+}

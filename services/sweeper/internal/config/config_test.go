@@ -247,3 +247,8 @@ func TestWarnIsSilentAboutDefaultsAndSpeaksOfAnOpenPool(t *testing.T) {
 	got.Warn(t.Context(), log)
 	require.Contains(t, lines.String(), "the hint pool is open to everybody")
 }
+
+func TestTheReadmeDescribesEveryVariable(t *testing.T) {
+	t.Parallel()
+	configtest.Documented(t, "../../../../README.md", &config.Config{})
+}
