@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/queenmq/queen/services/tests/harness"
 )
@@ -59,6 +62,27 @@ func TestAPoisonMessageIsTold(t *testing.T) {
 	i.awaitAlert(t, "QueenDeadLetters")
 }
 
+// A server that is out of disk, or a standby, refuses writes and answers everything else.
+func TestAServerThatRefusesWritesIsTold(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.push(t, "orders", 1)
+	i.consume(t, "orders", "completed")
+	i.awaitCalm(t)
+
+	i.DB.Exec(t, `ALTER TABLE queen.log_segments ADD CONSTRAINT full_disk CHECK (false) NOT VALID`)
+	ctx, cancel := context.WithCancel(t.Context())
+	var client sync.WaitGroup
+	defer client.Wait()
+	defer cancel()
+	client.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = i.TryPush(ctx, harness.Item{Queue: "orders", Payload: 1})
+		}
+	})
+	i.awaitAlert(t, "QueenWritesFail")
+}
+
 func TestRetentionThatIsSwitchedOffIsTold(t *testing.T) {
 	t.Parallel()
 	i := install(t)
@@ -81,6 +105,26 @@ func TestRetentionThatHardlyRunsIsTold(t *testing.T) {
 	lazy := harness.StartMaintainer(t, i.DB, "STATS_INTERVAL_MS=1000", "RETENTION_INTERVAL=86400000")
 	i.watch(target{"queen-maintainer", "lazy", lazy.URL + "/metrics"})
 	i.awaitAlert(t, "QueenRetentionMissing")
+}
+
+// A lock that somebody else holds has every replica believe that another one works.
+func TestRetentionThatIsLockedOutIsTold(t *testing.T) {
+	t.Parallel()
+	if !harness.Long() {
+		t.Skip("takes more than two minutes; QUEEN_TEST_LONG=1 runs it")
+	}
+	i := install(t)
+	i.awaitCalm(t)
+	conn, err := i.DB.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SELECT pg_advisory_lock(737001)`)
+	require.NoError(t, err)
+	// The cycles before have to be out of sight.
+	harness.Eventually(t, soon+time.Minute, "retention is missed", func() bool { return len(i.ask(i.alerts["QueenRetentionMissing"])) > 0 })
+	_, err = conn.Exec(t.Context(), `SELECT pg_advisory_unlock(737001)`)
+	require.NoError(t, err)
+	harness.Eventually(t, soon, "a cycle is made", func() bool { return len(i.ask(i.alerts["QueenRetentionMissing"])) == 0 })
 }
 
 func TestASweeperThatIsDownIsTold(t *testing.T) {
@@ -110,5 +154,5 @@ func TestAPoolThatIsTooSmallIsTold(t *testing.T) {
 			}
 		})
 	}
-	i.awaitAlert(t, "QueenPoolExhausted", "QueenRequestsFail", "QueenConsumerLag", "QueenCommitSlow")
+	i.awaitAlert(t, "QueenPoolExhausted", "QueenRequestsFail", "QueenWritesFail", "QueenConsumerLag", "QueenCommitSlow")
 }
