@@ -104,6 +104,9 @@ func TestRetentionThatHardlyRunsIsTold(t *testing.T) {
 	i.maintainer.Terminate(t)
 	lazy := harness.StartMaintainer(t, i.DB, "STATS_INTERVAL_MS=1000", "RETENTION_INTERVAL=86400000")
 	i.watch(target{"queen-maintainer", "lazy", lazy.URL + "/metrics"})
+	harness.Eventually(t, soon, "nothing is absent any more", func() bool {
+		return len(i.ask(`queen_stats_age_seconds{instance="lazy"}`)) > 0 && len(i.ask(`queen_retention_since_success_seconds{instance="lazy"}`)) > 0
+	})
 	i.awaitAlert(t, "QueenRetentionMissing")
 }
 
