@@ -162,6 +162,7 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
 	g.Add(lifecycle.Component{Name: "modes", Start: a.engine.modes.Start, Run: a.engine.modes.Run})
 	g.Add(lifecycle.Component{Name: "quotas", Start: a.keys.quotas.Start, Run: a.keys.quotas.Run})
+	g.Add(lifecycle.Component{Name: "scrape", Run: a.engine.scrape.Run})
 	// It stops after all that counts.
 	g.Add(lifecycle.Component{Name: "metrics", Run: a.engine.collector.Run})
 	g.Add(lifecycle.Component{Name: "rates", Run: a.newRates().Run})

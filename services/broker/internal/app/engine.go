@@ -59,6 +59,7 @@ type engine struct {
 	acks         *ack.Service
 	transactions *transact.Service
 	collector    *collector.Collector
+	scrape       *scrape.Scrape
 	browser      *browse.Service
 	mover        *replay.Service
 
@@ -192,7 +193,7 @@ func newEngine(cfg *config.Config, db *boot.Database, tel *telemetry.Telemetry, 
 	if err != nil {
 		return nil, err
 	}
-	err = scrape.Register(scrape.Config{MaxQueues: cfg.Metrics.MaxQueues}, scrape.Deps{
+	e.scrape, err = scrape.New(scrape.Config{MaxQueues: cfg.Metrics.MaxQueues}, scrape.Deps{
 		Store: s.store, Waiting: s.counters.Waiting,
 		Meter: tel.Meters.Meter(serviceName + "/scrape"), Log: log,
 	})

@@ -26,7 +26,7 @@ type database struct {
 	mu     sync.Mutex
 	answer store.PrometheusMetrics
 	err    error
-	hangs  bool
+	takes  time.Duration
 	calls  int
 	asked  int // queues
 }
@@ -36,14 +36,16 @@ func (d *database) PrometheusMetrics(ctx context.Context, maxQueues int) (store.
 	defer d.mu.Unlock()
 	d.calls++
 	d.asked = maxQueues
-	if d.hangs {
-		<-ctx.Done()
+	select {
+	case <-ctx.Done():
 		return store.PrometheusMetrics{}, ctx.Err()
+	case <-time.After(d.takes):
+		return d.answer, d.err
 	}
-	return d.answer, d.err
 }
 
 type bundle struct {
+	*scrape.Scrape
 	db     *database
 	reader *sdk.ManualReader
 	log    *logtest.Recorder
@@ -66,11 +68,21 @@ func on(t *testing.T, test func(t *testing.T, b *bundle)) {
 				{Queue: "q", Count: 2}, {Queue: "idle"}, {Queue: "other", Count: 3},
 			},
 		}}}
-		require.NoError(t, scrape.Register(scrape.Config{MaxQueues: 17}, scrape.Deps{
+		var err error
+		b.Scrape, err = scrape.New(scrape.Config{MaxQueues: 17}, scrape.Deps{
 			Store: b.db, Waiting: func() (map[string]int64, int64) { return b.parked, b.all },
 			Meter: sdk.NewMeterProvider(sdk.WithReader(b.reader)).Meter("test"), Log: log,
-		}))
+		})
+		require.NoError(t, err)
+		require.NotContains(t, b.collect(t), "queen.dlq_depth scope=cluster", "it does not run yet")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		synctest.Wait()
 		test(t, b)
+		cancel()
+		require.NoError(t, <-done)
+		require.NotContains(t, b.collect(t), "queen.dlq_depth scope=cluster", "it does not run any more")
 	})
 }
 
@@ -166,11 +178,48 @@ func TestWithoutTheDatabaseTheRestIsShown(t *testing.T) {
 
 func TestADatabaseThatHangsIsNotWaitedForLong(t *testing.T) {
 	on(t, func(t *testing.T, b *bundle) {
-		b.db.hangs = true
+		b.db.takes = time.Hour
 		began := time.Now()
 		got := b.collect(t)
 		require.Equal(t, scrape.ReadTimeout, time.Since(began))
 		require.InDelta(t, 0, got["queen.file_buffer_db_healthy"], 0)
+	})
+}
+
+func TestASlowAnswerIsForTheNextScrape(t *testing.T) {
+	on(t, func(t *testing.T, b *bundle) {
+		const name = "queen.cluster.push_messages scope=cluster"
+		collect := func() (stored float64, took time.Duration) {
+			began := time.Now()
+			return b.collect(t)[name], time.Since(began)
+		}
+		b.db.takes = 100 * time.Millisecond
+		stored, took := collect()
+		require.InDelta(t, 7, stored, 0, "there is no other")
+		require.Equal(t, b.db.takes, took)
+
+		b.db.answer.Cluster.PushMessages = 8
+		time.Sleep(scrape.Fresh)
+		stored, took = collect()
+		require.InDelta(t, 7, stored, 0)
+		require.Equal(t, scrape.Patience, took)
+		time.Sleep(time.Second)
+		stored, took = collect()
+		require.InDelta(t, 8, stored, 0)
+		require.Zero(t, took)
+		require.Equal(t, 2, b.db.calls)
+
+		b.db.answer.Cluster.PushMessages = 9
+		time.Sleep(scrape.Old)
+		stored, took = collect()
+		require.InDelta(t, 9, stored, 0, "what is known is old")
+		require.Equal(t, b.db.takes, took)
+		b.db.takes = 0
+		b.db.answer.Cluster.PushMessages = 10
+		time.Sleep(scrape.Fresh)
+		stored, took = collect()
+		require.InDelta(t, 10, stored, 0)
+		require.Zero(t, took)
 	})
 }
 
