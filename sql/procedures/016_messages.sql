@@ -104,14 +104,14 @@ BEGIN
             FROM queen.log_partitions AS p
             CROSS JOIN LATERAL queen.log_browse_span_v1(p.id, p.txns_start, p.last_offset, p_status) AS s
             WHERE p.queue_id = u.id AND p.last_write_at >= v_since
-            ORDER BY p.last_write_at DESC
+            ORDER BY p.last_write_at DESC, p.id DESC
             LIMIT v_few
         ) AS l
     ) AS f;
     IF COALESCE(v_most, 0) < v_few THEN
         RETURN QUERY
         SELECT u.* FROM unnest(v_pids, v_written, v_highs, v_lows, v_floors) AS u (pid, written, high, low, floor_off)
-        ORDER BY u.written DESC
+        ORDER BY u.written DESC, u.pid DESC
         LIMIT p_lanes;
         RETURN;
     END IF;
