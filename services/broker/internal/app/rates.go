@@ -38,7 +38,8 @@ func (e *engine) traffic(s *rates.Sample) {
 	s.Total(logging.KeyTransactionsRate, n.Transactions)
 	for _, op := range []batches.Op{batches.Push, batches.Pop, batches.Ack} {
 		e.batches.EachMillis(op, func(quantile string, ms float64) {
-			s.State(slog.Float64(op.String()+"_ms_"+percentiles[quantile], math.Round(ms*100)/100))
+			key := op.String() + "_ms_" + percentiles[quantile]
+			s.State(slog.Float64(key, math.Round(ms*100)/100)) //nolint:sloglint // push, pop and ack, as all else is named
 		})
 	}
 	s.State(slog.Int(logging.KeyParked, e.pops.Waiting()))

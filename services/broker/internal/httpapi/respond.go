@@ -140,7 +140,7 @@ func placeOf(c echo.Context) []slog.Attr {
 	var place []slog.Attr
 	add := func(key, raw string) {
 		if name, err := url.PathUnescape(raw); err == nil && name != "" {
-			place = append(place, slog.String(key, name))
+			place = append(place, slog.String(key, name)) //nolint:sloglint // one of pkg/logging
 		}
 	}
 	add(logging.KeyQueue, c.Param("queue"))

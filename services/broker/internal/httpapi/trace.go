@@ -33,10 +33,10 @@ func (a *API) traced(next echo.HandlerFunc) echo.HandlerFunc {
 		r := c.Request()
 		ctx := a.deps.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := tracer.Start(ctx, "request", start...)
-		c.SetRequest(r.WithContext(ctx))
 		if !span.IsRecording() {
-			return next(c)
+			return next(c) // and nobody further on has to know
 		}
+		c.SetRequest(r.WithContext(ctx))
 		defer span.End()
 		nameRequest(span, c)
 		err := next(c)
