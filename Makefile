@@ -15,10 +15,6 @@ SERVICES := broker maintainer sweeper
 # suite drives binaries; `make test-race` builds those with the detector too.
 RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/... ./services/sweeper/...
 
-# The suites whose tests watch the clock: one at a time. The other packages of tests
-# mostly wait, or compare nothing.
-SUITES := ./services/tests/e2e ./services/tests/retention ./services/tests/sweeper
-
 # What makes the engine fast and may be switched off without changing an answer.
 SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0 QUEEN_KV_FLIGHTS=-1
 
@@ -49,8 +45,7 @@ build: ## Build the services into .bin/
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)
 	go test ./sql/...
-	go test -count=1 -p 1 $(SUITES) # they drive binaries, of which the test cache knows nothing
-	go test -count=1 -p 2 $$(go list ./services/tests/... | grep -vE '/($(subst ./services/tests/,,$(subst $() $(),|,$(SUITES))))$$')
+	go test -count=1 -p 1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
 	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
 
 .PHONY: test-engine
