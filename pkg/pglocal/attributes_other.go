@@ -24,3 +24,6 @@ func guard(pid int) error {
 	}
 	return cmd.Process.Release()
 }
+
+// available tells nothing here: no folder is known to be in memory.
+func available(string) uint64 { return 0 }

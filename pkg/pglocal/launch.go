@@ -118,6 +118,7 @@ func (s *Server) arguments() []string {
 		// what was committed survives a killed server as it does in production.
 		for k, v := range map[string]string{
 			"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "autovacuum_naptime": "60s",
+			"max_wal_size": "512MB", // the data may be in memory
 		} {
 			settings[k] = v
 		}

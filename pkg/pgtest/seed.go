@@ -22,7 +22,6 @@ const (
 	// seedFormat changes when a cluster is made in another way.
 	seedFormat = "1"
 	seedAge    = 3 * 24 * time.Hour // unused for longer: removed
-	staleAge   = 10 * time.Minute   // a younger folder may be about to be locked by its maker
 )
 
 // ensureSeed returns a data folder that holds the template, from the cache or
@@ -72,10 +71,10 @@ func lock(path string) (unlock func(), err error) {
 func makeSeed(ctx context.Context, seed, template string) (err error) {
 	s := &server{template: template}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if s.dir, err = makeFolder(); err != nil {
+	if s.dir, err = pglocal.MakeScratch(folderPattern); err != nil {
 		return err
 	}
-	dir := filepath.Join(s.dir, "postgres")
+	dir := filepath.Join(s.dir, pglocal.ScratchData)
 	if s.private, err = pglocal.Start(ctx, pglocal.Options{Dir: dir, Fast: true}); err != nil {
 		return err
 	}
@@ -102,21 +101,6 @@ func removeOld(root string, limit time.Time) {
 	for _, e := range entries(root) {
 		if e.IsDir() && older(e, limit) {
 			_ = os.RemoveAll(filepath.Join(root, e.Name()))
-		}
-	}
-}
-
-// removeStale removes the folders of test binaries that were killed; their
-// servers ended with them.
-func removeStale(ctx context.Context) {
-	for _, e := range entries(os.TempDir()) {
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), folderPattern) || !older(e, time.Now().Add(-staleAge)) {
-			continue
-		}
-		dir := filepath.Join(os.TempDir(), e.Name())
-		// Refused while the folder's lock is held: its binary still runs.
-		if pglocal.Remove(ctx, filepath.Join(dir, "postgres")) == nil {
-			_ = os.RemoveAll(dir)
 		}
 	}
 }

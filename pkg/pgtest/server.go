@@ -72,15 +72,15 @@ func (s *server) setNames(sum string) {
 }
 
 func (s *server) startPrivate(ctx context.Context, sum string) error {
-	removeStale(ctx)
+	pglocal.RemoveStale(ctx, folderPattern)
 	seed, err := ensureSeed(ctx, sum, s.template)
 	if err != nil {
 		return fmt.Errorf("prepare a cluster: %w", err)
 	}
-	if s.dir, err = makeFolder(); err != nil {
+	if s.dir, err = pglocal.MakeScratch(folderPattern); err != nil {
 		return err
 	}
-	s.private, err = pglocal.Start(ctx, pglocal.Options{Dir: filepath.Join(s.dir, "postgres"), Fast: true, Seed: seed})
+	s.private, err = pglocal.Start(ctx, pglocal.Options{Dir: filepath.Join(s.dir, pglocal.ScratchData), Fast: true, Seed: seed})
 	if err != nil {
 		return err
 	}
@@ -89,15 +89,6 @@ func (s *server) startPrivate(ctx context.Context, sum string) error {
 		return err
 	}
 	return s.ensureTemplate(ctx)
-}
-
-// makeFolder makes a temporary folder that the server's user can enter.
-func makeFolder() (string, error) {
-	dir, err := os.MkdirTemp("", folderPattern)
-	if err != nil {
-		return "", err
-	}
-	return dir, os.Chmod(dir, 0o755)
 }
 
 func (s *server) useGiven(ctx context.Context, url string) error {
@@ -125,7 +116,7 @@ func (s *server) close(ctx context.Context) error {
 		errs = append(errs, s.private.StopImmediate(ctx))
 	}
 	if s.dir != "" {
-		errs = append(errs, pglocal.Remove(ctx, filepath.Join(s.dir, "postgres")), os.RemoveAll(s.dir))
+		errs = append(errs, pglocal.Remove(ctx, filepath.Join(s.dir, pglocal.ScratchData)), os.RemoveAll(s.dir))
 	}
 	return errors.Join(errs...)
 }
@@ -156,7 +147,7 @@ func (s *server) exec(ctx context.Context, sql string) error {
 func (s *server) create(ctx context.Context, name, how string) error {
 	s.clones.Lock()
 	defer s.clones.Unlock()
-	return s.exec(ctx, "CREATE DATABASE "+name+" "+how)
+	return s.exec(ctx, "CREATE DATABASE "+name+" "+how+" STRATEGY file_copy")
 }
 
 func (s *server) drop(ctx context.Context, name string) error {

@@ -33,6 +33,7 @@ const (
 // lab is what all rows share: a private PostgreSQL and the built services.
 type lab struct {
 	dir    string
+	data   string   // where PostgreSQL's folder is
 	built  []string // names of the services
 	pg     *pglocal.Server
 	admin  *pgxpool.Pool
@@ -48,7 +49,13 @@ func startLab(ctx context.Context, o options) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, scale: o.scale, built: services(o.table)}
+	l := &lab{dir: dir, data: dir, scale: o.scale, built: services(o.table)}
+	if o.fast {
+		if l.data, err = pglocal.MakeScratch("queen-bench-data-"); err != nil {
+			l.stop()
+			return nil, err
+		}
+	}
 	if err := l.start(ctx, o.fast); err != nil {
 		l.stop()
 		return nil, err
@@ -72,7 +79,7 @@ func (l *lab) start(ctx context.Context, fast bool) (err error) {
 	}
 	progress("starting PostgreSQL")
 	l.pg, err = pglocal.Start(ctx, pglocal.Options{
-		Dir: filepath.Join(l.dir, "postgres"), Fast: fast,
+		Dir: filepath.Join(l.data, pglocal.ScratchData), Fast: fast,
 		Settings: map[string]string{"max_connections": strconv.Itoa(maxConns)},
 	})
 	if err != nil {
@@ -115,9 +122,9 @@ func (l *lab) stop() {
 		ctx, cancel := context.WithTimeout(context.Background(), process.StopGrace)
 		defer cancel()
 		_ = l.pg.Stop(ctx)
-		_ = pglocal.Remove(ctx, filepath.Join(l.dir, "postgres"))
+		_ = pglocal.Remove(ctx, filepath.Join(l.data, pglocal.ScratchData))
 	}
-	_ = os.RemoveAll(l.dir)
+	_ = errors.Join(os.RemoveAll(l.data), os.RemoveAll(l.dir))
 }
 
 // stack is brokers on a database of their own, with sweepers or a maintainer for

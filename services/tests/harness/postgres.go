@@ -59,7 +59,7 @@ func (s *suite) startPostgres() (*postgres, error) {
 // startServer runs a private server whose data need not survive the machine.
 func (s *suite) startServer(ctx context.Context, name string) (*pglocal.Server, error) {
 	server, err := pglocal.Start(ctx, pglocal.Options{
-		Dir: filepath.Join(s.dir, name), Fast: true,
+		Dir: filepath.Join(s.data, name), Fast: true,
 		Settings: map[string]string{"max_connections": "600"},
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queenmq/queen/pkg/pglocal"
 	"github.com/queenmq/queen/services/tests/contract"
 	"github.com/queenmq/queen/services/tests/process"
 )
@@ -25,6 +26,8 @@ const (
 	// parallelTests is the number of tests in flight at once. They mostly wait
 	// for a server, so the number of processors (the default) is too few.
 	parallelTests = "12"
+
+	dataPattern = "queen-e2e-data-"
 )
 
 // What a run may change of the installations under test.
@@ -45,6 +48,8 @@ const (
 // server, and the brokers for every test that needs no configuration of its own.
 type suite struct {
 	dir string
+	// data is where servers keep theirs, dir what is built or written by the services.
+	data string
 
 	// Read while tests run: what is read before is no part of go test's cache key.
 	run func() (run, error)
@@ -80,12 +85,14 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// The server may run as another user and must reach its data directory.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		fmt.Fprintln(os.Stderr, "open the folder:", err)
+	pglocal.RemoveStale(context.Background(), dataPattern)
+	data, err := pglocal.MakeScratch(dataPattern)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "create a folder for PostgreSQL:", err)
 		return 1
 	}
-	current = newSuite(dir)
+	defer func() { _ = os.RemoveAll(data) }()
+	current = newSuite(dir, data)
 	code := m.Run()
 	for _, fault := range current.close() {
 		fmt.Fprintln(os.Stderr, "FAIL:", fault)
@@ -122,8 +129,8 @@ func readRun() (run, error) {
 	return r, nil
 }
 
-func newSuite(dir string) *suite {
-	s := &suite{dir: dir, run: sync.OnceValues(readRun)}
+func newSuite(dir, data string) *suite {
+	s := &suite{dir: dir, data: data, run: sync.OnceValues(readRun)}
 	s.broker = sync.OnceValues(func() (string, error) { return s.build("broker", "QUEEN_BROKER_BIN") })
 	s.maintainer = sync.OnceValues(func() (string, error) { return s.build("maintainer", "QUEEN_MAINTAINER_BIN") })
 	s.sweeper = sync.OnceValues(func() (string, error) { return s.build("sweeper", "QUEEN_SWEEPER_BIN") })
