@@ -40,8 +40,13 @@ type Component struct {
 // Config tunes a group.
 type Config struct {
 	StopTimeout time.Duration // default StopTimeoutDefault
+	// StopDelay is how long a group that runs goes on after it was asked to stop. It is
+	// no part of StopTimeout.
+	StopDelay time.Duration
 	// Started is called once every component runs.
 	Started func()
+	// Asked is called when the group was asked to stop and StopDelay begins, if there is one.
+	Asked func()
 	// Stopping is called when the stop begins, before the first component stops.
 	Stopping func()
 }
@@ -74,7 +79,7 @@ func NewGroup(cfg Config, log *slog.Logger) *Group {
 func (g *Group) Add(c Component) { g.components = append(g.components, c) }
 
 // Run starts the components, waits until ctx ends or one of them fails, and
-// stops them. A group runs once. The error names the component that failed and
+// stops them, after a delay where it was asked to. A group runs once. The error names the component that failed and
 // those that did not stop in time; a stop that was asked for and went well is nil.
 func (g *Group) Run(ctx context.Context) error {
 	g.failures = make(chan error, len(g.components))
@@ -85,10 +90,29 @@ func (g *Group) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			cause = g.goOn()
 		case cause = <-g.failures:
 		}
 	}
 	return errors.Join(cause, g.stopAll(ctx))
+}
+
+// goOn lets the delay pass, or reports what failed meanwhile.
+func (g *Group) goOn() error {
+	if g.cfg.StopDelay <= 0 {
+		return nil
+	}
+	if g.cfg.Asked != nil {
+		g.cfg.Asked()
+	}
+	timer := time.NewTimer(g.cfg.StopDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-g.failures:
+		return err
+	}
 }
 
 // startAll starts in order. After a failure, or once ctx has ended, which is no

@@ -113,6 +113,64 @@ func TestGroupNamesWhatFailedAndStopsTheRest(t *testing.T) {
 	}
 }
 
+// TestGroupGoesOnForTheDelay uses the clock of the bubble.
+func TestGroupGoesOnForTheDelay(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for name, tc := range map[string]struct {
+		delay  time.Duration
+		fails  time.Duration // of a component, after the group was asked to stop
+		want   error
+		took   time.Duration
+		events []string
+	}{
+		"none":                 {0, time.Hour, nil, 0, []string{"stopping"}},
+		"whole":                {time.Minute, time.Hour, nil, time.Minute, []string{"asked", "stopping"}},
+		"cut short by a fault": {time.Minute, time.Second, boom, time.Second, []string{"asked", "stopping"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var j journal
+				g := lifecycle.NewGroup(lifecycle.Config{
+					StopDelay: tc.delay, StopTimeout: time.Second,
+					Asked: func() { j.note("asked") }, Stopping: func() { j.note("stopping") },
+				}, logtest.New(t))
+				ctx, cancel := context.WithCancel(t.Context())
+				g.Add(lifecycle.Component{Name: "x", Run: func(own context.Context) error {
+					select {
+					case <-own.Done():
+						return own.Err()
+					case <-time.After(tc.fails):
+						return boom
+					}
+				}})
+				done := make(chan error)
+				go func() { done <- g.Run(ctx) }()
+				synctest.Wait()
+				began := time.Now()
+				cancel()
+				require.ErrorIs(t, <-done, tc.want)
+				require.Equal(t, tc.took, time.Since(began))
+				require.Equal(t, tc.events, j.events)
+			})
+		})
+	}
+}
+
+func TestGroupAskedToStopWhileStartingDoesNotDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := lifecycle.NewGroup(lifecycle.Config{StopDelay: time.Hour, Asked: func() { t.Error("asked") }}, logtest.New(t))
+		g.Add(lifecycle.Component{Name: "slow", Start: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		ctx, halt := context.WithCancel(t.Context())
+		began := time.Now()
+		go func() { synctest.Wait(); halt() }()
+		require.NoError(t, g.Run(ctx))
+		require.Zero(t, time.Since(began))
+	})
+}
+
 func TestGroupGivesUpStartingWhenAStartedComponentFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

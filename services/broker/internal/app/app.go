@@ -141,13 +141,18 @@ func (a *App) Run(ctx context.Context) error {
 		slog.String(logging.KeyCommit, buildinfo.Commit()), slog.String(logging.KeyGo, runtime.Version()), slog.Int(logging.KeyPID, os.Getpid()))
 	g := lifecycle.NewGroup(lifecycle.Config{
 		StopTimeout: a.cfg.Server.ShutdownTimeout,
+		StopDelay:   a.cfg.Server.ShutdownDelay,
 		Started: func() {
 			a.state.Store(serving)
 			close(a.started)
 			a.log.InfoContext(ctx, "broker is ready", slog.String(logging.KeyAddr, a.server.Addr()), slog.Duration(logging.KeyElapsed, time.Since(began)))
 		},
+		Asked: func() {
+			a.leave()
+			a.log.InfoContext(ctx, "broker was asked to stop and goes on serving, unready", slog.Duration(logging.KeyDelay, a.cfg.Server.ShutdownDelay))
+		},
 		Stopping: func() {
-			a.state.Store(stopping)
+			a.leave()
 			a.log.InfoContext(ctx, "broker is stopping")
 			// Parked pops are answered with nothing, so that the listener can drain.
 			a.engine.pops.Close()
@@ -179,6 +184,12 @@ func (a *App) Run(ctx context.Context) error {
 		a.log.InfoContext(ctx, "broker has stopped")
 	}
 	return err
+}
+
+// leave turns unready and has clients go elsewhere.
+func (a *App) leave() {
+	a.state.Store(stopping)
+	a.server.Leave()
 }
 
 // prepareSchema applies the schema, or waits until somebody else has.

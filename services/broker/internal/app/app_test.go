@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -163,6 +164,34 @@ func TestStopTurnsUnreadyAndAnswersParkedPops(t *testing.T) {
 	b.cancel()
 	parked.Wait()
 	require.ErrorIs(t, b.ready(), errStopping)
+	require.NoError(t, <-b.done)
+}
+
+func TestBrokerServesWhileItsStopIsDelayed(t *testing.T) {
+	t.Parallel()
+	const delay = 3 * time.Second
+	cfg := configFor(pgtest.NewConfig(t))
+	cfg.Server.ShutdownDelay = delay
+	b := serve(t, cfg)
+	popped := make(chan string, 1)
+	go func() {
+		_, body := b.call("GET", "/api/v1/pop/queue/q?wait=true&timeout=60000", "")
+		popped <- body
+	}()
+	asked := time.Now()
+	b.cancel()
+	require.Eventually(t, func() bool { return errors.Is(b.ready(), errStopping) }, delay/2, time.Millisecond)
+	require.Equal(t, http.StatusServiceUnavailable, b.operations("/ready"))
+	require.Equal(t, http.StatusOK, b.operations("/live"))
+	code, body := b.call("GET", "/health", "")
+	require.Equal(t, http.StatusOK, code, body)
+	code, body = b.call("POST", "/api/v1/push", `{"items":[{"queue":"q","payload":"late"}]}`)
+	require.Equal(t, http.StatusCreated, code, body)
+	require.Contains(t, <-popped, `"late"`)
+
+	code, _ = b.call("GET", "/api/v1/pop/queue/quiet?wait=true&timeout=60000", "")
+	require.Equal(t, http.StatusNoContent, code)
+	require.GreaterOrEqual(t, time.Since(asked), delay)
 	require.NoError(t, <-b.done)
 }
 

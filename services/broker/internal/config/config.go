@@ -61,7 +61,10 @@ type Server struct {
 	// ApplySchema brings the database to this binary's schema at start.
 	ApplySchema bool          `envconfig:"QUEEN_APPLY_SCHEMA" default:"true"`
 	BootDBWait  time.Duration `envconfig:"QUEEN_BOOT_DB_WAIT_MS" default:"60000"`
-	// ShutdownTimeout bounds a stop, from the signal to the end of the process.
+	// ShutdownDelay is how long a broker that was asked to stop goes on serving, already
+	// unready, so that those who send requests to it can learn of that.
+	ShutdownDelay time.Duration `envconfig:"QUEEN_SHUTDOWN_DELAY_MS" default:"0"`
+	// ShutdownTimeout bounds a stop, from the end of that delay to the end of the process.
 	ShutdownTimeout time.Duration `envconfig:"QUEEN_SHUTDOWN_TIMEOUT_MS" default:"25000"`
 }
 
@@ -174,6 +177,10 @@ const keyBytes = 32
 const (
 	maxBytes = 1 << 40
 	maxWait  = 24 * time.Hour
+
+	// maxShutdownDelay is longer than any balancer takes to notice.
+	maxShutdownDelay = 5 * time.Minute
+
 	maxLooks = 1 << 20
 	// maxParked is about what the ports of one address and the memory allow.
 	maxParked = 1_000_000
@@ -205,6 +212,7 @@ func (s Server) Validate() error {
 		env.Between("QUEEN_MAX_BODY_BYTES", s.MaxBodyBytes, 1, maxBytes),
 		env.Between("QUEEN_MAX_INFLIGHT_BYTES", s.MaxInflightBytes, 1, maxBytes),
 		env.MillisBetween("QUEEN_BOOT_DB_WAIT_MS", s.BootDBWait, 0, maxWait),
+		env.MillisBetween("QUEEN_SHUTDOWN_DELAY_MS", s.ShutdownDelay, 0, maxShutdownDelay),
 		env.MillisBetween("QUEEN_SHUTDOWN_TIMEOUT_MS", s.ShutdownTimeout, time.Millisecond, maxWait),
 	}
 	if s.MaxInflightBytes < s.MaxBodyBytes {

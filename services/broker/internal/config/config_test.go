@@ -103,6 +103,18 @@ func TestMetricsAreWrittenOnceASecondAtMost(t *testing.T) {
 	require.ErrorContains(t, err, `METRICS_FLUSH_MS="86400001"`)
 }
 
+func TestShutdownDelayHasBounds(t *testing.T) {
+	for set, want := range map[string]time.Duration{"0": 0, "300000": 5 * time.Minute} {
+		cleanEnv(t, "QUEEN_SHUTDOWN_DELAY_MS", set)
+		got, err := config.Load()
+		require.NoError(t, err)
+		require.Equal(t, want, got.Server.ShutdownDelay)
+	}
+	cleanEnv(t, "QUEEN_SHUTDOWN_DELAY_MS", "300001")
+	_, err := config.Load()
+	require.ErrorContains(t, err, `QUEEN_SHUTDOWN_DELAY_MS="300001": a number of milliseconds between 0 and 300000 is allowed`)
+}
+
 func TestEngineSettingsOutOfRangeAreNamed(t *testing.T) {
 	cleanEnv(t, "QUEEN_V2_FUSION_SHARDS", "0", "QUEEN_V2_BUNDLE_MAX", "1025", "QUEEN_V2_FUSION_MAX_INFLIGHT", "-1",
 		"QUEEN_DEDUP_CACHE_MB", "0", "QUEEN_HOTLIST_SHARDS", "-1", "QUEEN_HOTLIST_RESEED_MS", "999", "QUEEN_ACK_REGISTRY_MB", "0",

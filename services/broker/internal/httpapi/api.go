@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,6 +32,7 @@ type API struct {
 	routes  []Route
 	outage  rate.Sometimes
 	began   time.Time
+	leaving atomic.Bool // clients are to go elsewhere
 }
 
 // New builds the surface. It fails only when an instrument cannot be created.
@@ -110,7 +112,15 @@ func (a *API) addKVRoutes() {
 // must not separate segments. Names are decoded by the handlers, once.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.URL.RawPath = r.URL.EscapedPath()
+	a.dismiss(w)
 	a.echo.ServeHTTP(w, r)
+}
+
+// dismiss has an answer end its connection when clients are to leave.
+func (a *API) dismiss(w http.ResponseWriter) {
+	if a.leaving.Load() {
+		w.Header().Set(echo.HeaderConnection, "close")
+	}
 }
 
 // tenant is the tenant of a request. There is one while tenancy is not built.

@@ -224,6 +224,29 @@ func TestAStopAnswersParkedPopsAndClosesTheirConnections(t *testing.T) {
 	require.NoError(t, <-stopped)
 }
 
+func TestALeavingLotServesOnAndEndsConnectionsByTheirAnswers(t *testing.T) {
+	t.Parallel()
+	p := setupParking(t)
+	parked, r := p.dial()
+	ask(t, parked, 20*time.Second)
+	resting, ri := p.dial()
+	ask(t, resting, 200*time.Millisecond)
+	readHead(t, ri)
+	p.server.Leave()
+	p.deliver()
+	res, body := answer(t, r)
+	require.Contains(t, body, `"data":"hello"`)
+	require.True(t, res.Close)
+	_, err := r.ReadByte()
+	require.ErrorIs(t, err, io.EOF)
+
+	ask(t, resting, 20*time.Second)
+	p.deliver()
+	res, body = answer(t, ri)
+	require.Contains(t, body, `"data":"hello"`)
+	require.True(t, res.Close)
+}
+
 func TestAStopCutsParkedPopsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	p := setupParking(t)

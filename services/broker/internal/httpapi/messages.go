@@ -101,6 +101,7 @@ func (a *API) pop(c echo.Context, req pop.Request) error {
 	req.Tenant = a.tenant(c)
 	describePop(c.Request().Context(), &req)
 	body, err := a.answerPop(c, req)
+	a.dismiss(c.Response()) // again: it may have waited
 	switch {
 	case err != nil:
 		return err

@@ -27,7 +27,7 @@ type Server struct {
 	addr string
 	log  *slog.Logger
 	http *http.Server
-	lot  *lot // nil when the handler parks nothing
+	api  *API // nil when the handler is another one, which parks nothing
 	ln   net.Listener
 }
 
@@ -43,8 +43,8 @@ func NewServer(addr string, handler http.Handler, log *slog.Logger) *Server {
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}
 	if api, ok := handler.(*API); ok {
-		s.lot = api.lot
-		s.lot.http = s.http
+		s.api = api
+		api.lot.http = s.http
 	}
 	return s
 }
@@ -72,18 +72,28 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
+// Leave tells clients to leave: from now on an answer ends its connection, so that the
+// next request goes elsewhere. Connections that rest are left alone, since a request
+// may be on its way on them.
+func (s *Server) Leave() {
+	if s.api != nil {
+		s.api.leaving.Store(true)
+	}
+}
+
 // Stop closes the port, tells clients to leave and waits for running requests.
 // At the deadline of ctx their connections are cut.
 func (s *Server) Stop(ctx context.Context) error {
-	if s.lot != nil {
-		s.lot.close()
+	s.Leave()
+	if s.api != nil {
+		s.api.lot.close()
 	}
 	var errs []error
 	if err := s.http.Shutdown(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("drain: %w", err), s.http.Close())
 	}
-	if s.lot != nil {
-		if err := s.lot.wait(ctx); err != nil {
+	if s.api != nil {
+		if err := s.api.lot.wait(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("drain parked pops: %w", err))
 		}
 	}

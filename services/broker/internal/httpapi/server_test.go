@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -45,6 +46,41 @@ func TestStopWaitsForRunningRequestsAndTellsClientsToLeave(t *testing.T) {
 	require.Contains(t, head, "HTTP/1.1 200 OK\r\n")
 	require.Contains(t, head, "Connection: close\r\n")
 	require.NoError(t, <-stopped)
+}
+
+func TestLeavingEndsConnectionsByTheirAnswersOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	waiting, wake := make(chan struct{}), make(chan struct{})
+	b.pop = func(context.Context, pop.Request) ([]byte, error) {
+		close(waiting)
+		<-wake
+		return []byte(`{}`), nil
+	}
+	closes := func(conn io.Writer, r *bufio.Reader) bool {
+		_, err := io.WriteString(conn, "GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		res, _ := answer(t, r)
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		return res.Close
+	}
+	resting, ri := b.dial()
+	require.False(t, closes(resting, ri))
+	busy, rb := b.dial()
+	_, err := io.WriteString(busy, "GET /api/v1/pop/queue/q HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-waiting
+
+	b.server.Leave()
+	close(wake)
+	late, rl := b.dial()
+	require.True(t, closes(late, rl), "new connections are still served")
+	require.True(t, closes(resting, ri), "one that rests may send a request")
+	require.Contains(t, readHead(t, rb), "Connection: close\r\n", "one that was asked before")
+	for _, r := range []*bufio.Reader{rl, ri} {
+		_, err = r.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+	}
 }
 
 func TestStopCutsWhatOutlastsTheDeadline(t *testing.T) {

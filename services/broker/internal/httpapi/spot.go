@@ -83,7 +83,7 @@ func (s *spot) reply() bool {
 	if status == statusClientGone {
 		return false
 	}
-	stays := !s.lot.isClosing()
+	stays := !s.lot.api.leaving.Load()
 	_ = s.conn.SetReadDeadline(time.Time{})
 	_ = s.conn.SetWriteDeadline(time.Now().Add(answerPatience + transferTime(int64(len(body)))))
 	parts := net.Buffers{appendHead(nil, status, len(body), stays, extra), body}
