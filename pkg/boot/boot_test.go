@@ -52,7 +52,7 @@ func TestConnectGivesUpOnAnUnreachableServer(t *testing.T) {
 	err := open(t, unreachable(t), 300*time.Millisecond).Connect(t.Context())
 	require.ErrorIs(t, err, pgdb.ErrPool)
 	require.ErrorContains(t, err, "PostgreSQL at 127.0.0.1:")
-	require.ErrorContains(t, err, "did not answer within 300ms (PG_HOST, PG_PORT; QUEEN_BOOT_DB_WAIT_MS is how long to wait)")
+	require.ErrorContains(t, err, "did not answer within 300ms (PG_URL, or PG_HOST and PG_PORT; QUEEN_BOOT_DB_WAIT_MS is how long to wait)")
 }
 
 func TestSchemaIsInstalledOnAnEmptyDatabase(t *testing.T) {

@@ -38,9 +38,8 @@ func (d *Database) Connect(ctx context.Context) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	cfg := d.Config()
-	return fmt.Errorf("PostgreSQL at %s:%d did not answer within %s (PG_HOST, PG_PORT; QUEEN_BOOT_DB_WAIT_MS is how long to wait): %w",
-		cfg.Host, cfg.Port, d.wait, err)
+	return fmt.Errorf("PostgreSQL at %s did not answer within %s (PG_URL, or PG_HOST and PG_PORT; QUEEN_BOOT_DB_WAIT_MS is how long to wait): %w",
+		d.Config().Address(), d.wait, err)
 }
 
 // Retry makes a call of the boot again while only the connection is to blame.

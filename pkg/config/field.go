@@ -17,6 +17,7 @@ const (
 	tagAlias   = "alias"   // further names, comma separated, in order of preference
 	tagSecret  = "secret"  // "true": never printed
 	tagAllowed = "allowed" // comma separated values; blanks and case do not matter
+	tagWithout = "without" // a variable that takes this one's place: not both may be set
 	// tagDefaults of a nested struct gives variables in it another default, as
 	// NAME=value, comma separated: services share a struct and differ in a number.
 	tagDefaults = "defaults"
@@ -29,6 +30,7 @@ type field struct {
 	def     string
 	secret  bool
 	choices []string
+	without string
 	value   reflect.Value
 }
 
@@ -57,7 +59,7 @@ func fieldsOf(spec any) []field {
 		fields = append(fields, field{
 			name: name, aliases: list(ft.Tag.Get(tagAlias)), def: ft.Tag.Get("default"),
 			secret:  ft.Tag.Get(tagSecret) == "true" || fv.Type() == reflect.TypeFor[Secret](),
-			choices: list(ft.Tag.Get(tagAllowed)), value: fv,
+			choices: list(ft.Tag.Get(tagAllowed)), without: ft.Tag.Get(tagWithout), value: fv,
 		})
 	}
 	return fields
@@ -112,6 +114,18 @@ func (f field) source() (string, bool) {
 		}
 	}
 	return f.name, false
+}
+
+// conflict refuses a variable beside the one that takes its place.
+func (f field) conflict() error {
+	if f.without == "" || os.Getenv(f.without) == "" {
+		return nil
+	}
+	name, given := f.source()
+	if !given || strings.TrimSpace(os.Getenv(name)) == "" {
+		return nil
+	}
+	return fmt.Errorf("%s and %s are both set: only one of them is allowed", name, f.without)
 }
 
 // load decodes one field through envconfig, in a struct that holds only this

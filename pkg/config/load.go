@@ -1,10 +1,17 @@
 package config
 
-import "reflect"
+import (
+	"errors"
+	"reflect"
+)
 
 // Validator is implemented by configuration structs whose fields have bounds
 // or depend on each other. Several problems are joined with errors.Join.
 type Validator interface{ Validate() error }
+
+// Resolver is implemented by configuration structs some of whose fields follow from
+// others, for Load to call before it validates.
+type Resolver interface{ Resolve() }
 
 // Load fills the structs that specs point to from the environment and checks
 // them. The error is an *Error with every problem of all of them.
@@ -18,10 +25,11 @@ func Load(specs ...any) error {
 	var problems []error
 	for _, spec := range specs {
 		for _, f := range fieldsOf(spec) {
-			if err := f.load(); err != nil {
-				problems = append(problems, err)
-			}
+			problems = append(problems, split(errors.Join(f.load(), f.conflict()))...)
 		}
+	}
+	for _, spec := range specs {
+		resolve(reflect.ValueOf(spec))
 	}
 	for _, spec := range specs {
 		problems = append(problems, validate(reflect.ValueOf(spec))...)
@@ -35,18 +43,33 @@ func Load(specs ...any) error {
 // validate asks a struct and those nested in it.
 func validate(v reflect.Value) []error {
 	var problems []error
-	if c, ok := v.Interface().(Validator); ok {
-		problems = append(problems, split(c.Validate())...)
-	}
+	walk(v, func(spec any) {
+		if c, ok := spec.(Validator); ok {
+			problems = append(problems, split(c.Validate())...)
+		}
+	})
+	return problems
+}
+
+func resolve(v reflect.Value) {
+	walk(v, func(spec any) {
+		if c, ok := spec.(Resolver); ok {
+			c.Resolve()
+		}
+	})
+}
+
+// walk visits a struct and those nested in it.
+func walk(v reflect.Value, visit func(spec any)) {
+	visit(v.Interface())
 	v = reflect.Indirect(v)
 	for i := range v.NumField() {
 		ft, fv := v.Type().Field(i), v.Field(i)
 		// An embedded struct's method is promoted and has been asked already.
 		if ft.IsExported() && !ft.Anonymous && fv.Kind() == reflect.Struct && fv.CanAddr() {
-			problems = append(problems, validate(fv.Addr())...)
+			walk(fv.Addr(), visit)
 		}
 	}
-	return problems
 }
 
 // split takes joined errors apart, so that each problem gets its own line.

@@ -39,15 +39,18 @@ const (
 
 // Config says how to reach PostgreSQL. The tags are read by pkg/config.
 type Config struct {
-	Host     string        `envconfig:"PG_HOST" default:"localhost"` // name, address, or the folder of a Unix socket
-	Port     int           `envconfig:"PG_PORT" default:"5432"`
-	User     string        `envconfig:"PG_USER" default:"postgres"`
-	Password config.Secret `envconfig:"PG_PASSWORD" default:"postgres"`
-	Database string        `envconfig:"PG_DATABASE" default:"postgres" alias:"PG_DB"`
+	// URL is a whole postgres:// URL instead of the parts that follow, which Resolve
+	// then fills.
+	URL      config.Secret `envconfig:"PG_URL"`
+	Host     string        `envconfig:"PG_HOST" default:"localhost" without:"PG_URL"` // name, address, or the folder of a Unix socket
+	Port     int           `envconfig:"PG_PORT" default:"5432" without:"PG_URL"`
+	User     string        `envconfig:"PG_USER" default:"postgres" without:"PG_URL"`
+	Password config.Secret `envconfig:"PG_PASSWORD" default:"postgres" without:"PG_URL"`
+	Database string        `envconfig:"PG_DATABASE" default:"postgres" alias:"PG_DB" without:"PG_URL"`
 	// UseSSL encrypts and verifies chain and name; there is no falling back to plain text.
-	UseSSL bool `envconfig:"PG_USE_SSL" default:"false"`
+	UseSSL bool `envconfig:"PG_USE_SSL" default:"false" without:"PG_URL"`
 	// SSLVerify false accepts any certificate, unless SSLRootCert says whom to trust.
-	SSLVerify   bool   `envconfig:"PG_SSL_REJECT_UNAUTHORIZED" default:"true"`
+	SSLVerify   bool   `envconfig:"PG_SSL_REJECT_UNAUTHORIZED" default:"true" without:"PG_URL"`
 	SSLRootCert string `envconfig:"PG_SSL_ROOT_CERT"` // PEM content, not a path
 	PoolSize    int    `envconfig:"DB_POOL_SIZE" default:"40"`
 	// StatementTimeout is the deadline of one piece of database work, in milliseconds.
@@ -91,17 +94,27 @@ func (c Config) acquireTimeout() time.Duration {
 // Validate reports every value that cannot work, naming its variable.
 func (c Config) Validate() error {
 	_, rootsErr := c.roots()
+	return errors.Join(
+		c.validateServer(),
+		config.Between("DB_POOL_SIZE", c.PoolSize, minPoolSize, maxPoolSize),
+		config.Between("QUEEN_STMT_TIMEOUT_MS", c.StatementTimeout, 1, int(MaxStatementTimeout.Milliseconds())),
+		rootsErr,
+	)
+}
+
+func (c Config) validateServer() error {
+	if c.URL != "" {
+		_, err := c.parseURL()
+		return err
+	}
 	problems := []error{
 		present("PG_HOST", c.Host),
 		c.plainHost(),
 		config.Between("PG_PORT", c.Port, 1, maxPort),
 		present("PG_USER", c.User),
 		present("PG_DATABASE", c.Database),
-		config.Between("DB_POOL_SIZE", c.PoolSize, minPoolSize, maxPoolSize),
-		config.Between("QUEEN_STMT_TIMEOUT_MS", c.StatementTimeout, 1, int(MaxStatementTimeout.Milliseconds())),
-		rootsErr,
 	}
-	if c.UseSSL && c.onSocket() {
+	if c.UseSSL && isSocket(c.Host) {
 		problems = append(problems, &config.ValueError{
 			Name: "PG_USE_SSL", Value: "true", Allowed: "with a Unix socket as PG_HOST only false",
 		})
@@ -122,15 +135,34 @@ func (c Config) plainHost() error {
 	if !strings.ContainsAny(c.Host, "@=") && !strings.Contains(c.Host, "://") {
 		return nil
 	}
-	return &config.ValueError{Name: "PG_HOST", Value: "<hidden>", Allowed: "a host name, an address or the folder of a socket, and no connection string,"}
+	return &config.ValueError{Name: "PG_HOST", Value: "<hidden>", Allowed: "a host name, an address or the folder of a socket, and no connection string (that is PG_URL),"}
 }
-
-// onSocket tells whether Host is a folder, which pgx takes for a Unix socket.
-func (c Config) onSocket() bool { return strings.HasPrefix(c.Host, "/") }
 
 // connConfig builds pgx's configuration. What PGHOST and its like say in the
 // environment is overwritten: PG_* are the only source.
 func (c Config) connConfig() (*pgx.ConnConfig, error) {
+	cc, err := c.serverConfig()
+	if err != nil {
+		return nil, err
+	}
+	cc.RuntimeParams = map[string]string{"application_name": c.applicationName()}
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount,
+	}}
+	cc.DialFunc = dialer.DialContext
+	// On a deadline the server is told to cancel over a connection of its own;
+	// the socket's deadline is the net for a server that does not answer.
+	cc.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
+	}
+	return cc, nil
+}
+
+// serverConfig says where the server is, who we are, and how the line is encrypted.
+func (c Config) serverConfig() (*pgx.ConnConfig, error) {
+	if c.URL != "" {
+		return c.urlConfig()
+	}
 	cc, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
 		return nil, err
@@ -140,20 +172,8 @@ func (c Config) connConfig() (*pgx.ConnConfig, error) {
 	cc.Fallbacks, cc.ValidateConnect = nil, nil
 	cc.SSLNegotiation, cc.ChannelBinding, cc.RequireAuth = "", "prefer", ""
 	cc.ConnectTimeout = connectTimeout
-	cc.RuntimeParams = map[string]string{"application_name": c.applicationName()}
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount,
-	}}
-	cc.DialFunc = dialer.DialContext
-	if cc.TLSConfig, err = c.tlsConfig(); err != nil {
-		return nil, err
-	}
-	// On a deadline the server is told to cancel over a connection of its own;
-	// the socket's deadline is the net for a server that does not answer.
-	cc.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
-	}
-	return cc, nil
+	cc.TLSConfig, err = c.tlsConfig()
+	return cc, err
 }
 
 func (c Config) applicationName() string {

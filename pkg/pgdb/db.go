@@ -38,6 +38,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*DB, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.Resolve()
 	cc, err := cfg.connConfig()
 	if err != nil {
 		return nil, fmt.Errorf("prepare connection settings: %w", err)

@@ -2,6 +2,7 @@ package pgdb
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -125,4 +126,81 @@ func TestASettingThatThePlatformLacksIsLeftOut(t *testing.T) {
 	require.NoError(t, conn.QueryRow(t.Context(), "SHOW TimeZone").Scan(&zone))
 	require.Equal(t, "UTC", zone)
 	require.Error(t, set(t.Context(), conn, "SET nonsense = 1;", ""))
+}
+
+// readOnly is a server that refuses writes, as a standby does.
+func readOnly(t *testing.T) *pglocal.Server {
+	t.Helper()
+	server, _ := startServer(t)
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "ALTER SYSTEM SET default_transaction_read_only = on")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	require.NoError(t, server.Restart(t.Context(), pglocal.ModeFast))
+	return server
+}
+
+func TestOfSeveralServersTheOneThatTakesWritesIsUsed(t *testing.T) {
+	t.Parallel()
+	standby := readOnly(t)
+	primary, _ := startServer(t)
+	url := func(hosts string) Config {
+		return withURL("postgres://" + primary.User() + "@" + hosts + "/postgres")
+	}
+	at := func(s *pglocal.Server) string { return net.JoinHostPort(s.Host(), strconv.Itoa(s.Port())) }
+	for _, hosts := range []string{
+		at(primary) + "," + at(standby), at(standby) + "," + at(primary), "127.0.0.1:1," + at(standby) + "," + at(primary),
+	} {
+		db, err := Open(t.Context(), url(hosts))
+		require.NoError(t, err)
+		require.NoError(t, db.Do(t.Context(), "write", func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `CREATE TEMP TABLE written ()`)
+			return err
+		}), hosts)
+		session, err := db.Session(t.Context())
+		require.NoError(t, err)
+		var port int
+		require.NoError(t, session.QueryRow(t.Context(), `SELECT inet_server_port()`).Scan(&port))
+		require.Equal(t, primary.Port(), port, hosts)
+		require.NoError(t, session.Close(t.Context()))
+		db.Close()
+	}
+	db, err := Open(t.Context(), url(at(standby)+","+at(standby)))
+	require.NoError(t, err)
+	defer db.Close()
+	require.ErrorContains(t, db.Ping(t.Context()), "read only")
+}
+
+func TestAURLEncryptsAndVerifies(t *testing.T) {
+	t.Parallel()
+	server, _ := startServer(t)
+	ca := enableTLS(t, server)
+	stranger, _ := newCert(t)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(file, []byte(ca), 0o600))
+	for name, tc := range map[string]struct {
+		host, query, ca string
+		want            string // empty: refused
+	}{
+		"no mode":                    {"127.0.0.1", "", "", "false"},
+		"encrypted":                  {"127.0.0.1", "?sslmode=require", "", "true"},
+		"authority in a file":        {"127.0.0.1", "?sslrootcert=" + file, "", "true"},
+		"authority beside the URL":   {"127.0.0.1", "", ca, "true"},
+		"authority of another":       {"127.0.0.1", "?sslmode=verify-ca", stranger, ""},
+		"name is not looked at":      {"localhost", "?sslmode=verify-ca", ca, "true"},
+		"name is of another":         {"localhost", "?sslmode=verify-full", ca, ""},
+		"no public authority's":      {"127.0.0.1", "?sslmode=verify-full", "", ""},
+		"the operating system's too": {"127.0.0.1", "?sslrootcert=system", "", ""},
+	} {
+		cfg := withURL("postgres://" + server.User() + "@" + tc.host + ":" + strconv.Itoa(server.Port()) + "/postgres" + tc.query)
+		cfg.SSLRootCert = tc.ca
+		got, err := encrypted(t, cfg)
+		if tc.want == "" {
+			require.ErrorIs(t, err, ErrPool, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, tc.want, got, name)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/pem"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/queenmq/queen/pkg/config"
 )
 
@@ -26,6 +28,33 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 		// The operator asked for encryption without identity.
 		InsecureSkipVerify: roots == nil && !c.SSLVerify,
 	}, nil
+}
+
+// urlConfig is tlsConfig for every server of the URL: the modes are pgx's, the given
+// certificates take the place of the operating system's.
+func (c Config) urlConfig() (*pgx.ConnConfig, error) {
+	t, err := c.parseURL()
+	if err != nil {
+		return nil, err
+	}
+	roots, err := c.roots()
+	if err != nil {
+		return nil, err
+	}
+	configs := []*tls.Config{t.conn.TLSConfig}
+	for _, f := range t.conn.Fallbacks {
+		configs = append(configs, f.TLSConfig)
+	}
+	for _, tc := range configs {
+		if tc == nil {
+			continue
+		}
+		tc.MinVersion = tls.VersionTLS12
+		if roots != nil {
+			tc.RootCAs = roots
+		}
+	}
+	return t.conn, nil
 }
 
 // roots reads the given certificates. Every PEM block must be a certificate:

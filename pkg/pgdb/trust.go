@@ -18,10 +18,14 @@ const (
 const variableVerify = "PG_SSL_REJECT_UNAUTHORIZED"
 
 func (c Config) trust() (name string, verified bool) {
+	supplied := c.SSLRootCert != ""
+	if t, err := c.parseURL(); c.URL != "" && err == nil {
+		supplied = supplied || t.roots != "" && t.roots != rootsSystem
+	}
 	switch {
 	case !c.UseSSL:
 		return trustNobody, false
-	case c.SSLRootCert != "":
+	case supplied:
 		return trustSupplied, true
 	case !c.SSLVerify:
 		return trustAny, false
@@ -29,10 +33,14 @@ func (c Config) trust() (name string, verified bool) {
 	return trustSystem, true
 }
 
-// TrustAttrs tells the log whom the connection trusts.
+// TrustAttrs tells the log whom the connection trusts, and which servers a URL names.
 func (c Config) TrustAttrs() []slog.Attr {
 	trust, verified := c.trust()
-	return []slog.Attr{slog.String(logging.KeySSLTrust, trust), slog.Bool(logging.KeySSLVerified, verified)}
+	attrs := []slog.Attr{slog.String(logging.KeySSLTrust, trust), slog.Bool(logging.KeySSLVerified, verified)}
+	if c.URL != "" {
+		attrs = append(attrs, slog.String(logging.KeyAddr, c.Address()))
+	}
+	return attrs
 }
 
 // WarnTrust logs settings of the encryption that an operator may not mean.
@@ -40,7 +48,11 @@ func (c Config) WarnTrust(ctx context.Context, log *slog.Logger) {
 	trust, _ := c.trust()
 	switch {
 	case trust == trustAny:
-		log.WarnContext(ctx, "any certificate of PostgreSQL is accepted", slog.String(logging.KeyVariable, variableVerify))
+		variable := variableVerify
+		if c.URL != "" {
+			variable = urlVariable // sslmode=require
+		}
+		log.WarnContext(ctx, "any certificate of PostgreSQL is accepted", slog.String(logging.KeyVariable, variable))
 	case trust == trustSupplied && !c.SSLVerify:
 		log.WarnContext(ctx, "certificates are verified against the given CA in spite of this variable",
 			slog.String(logging.KeyVariable, variableVerify))

@@ -224,7 +224,7 @@ func TestBootGivesUpOnAnUnreachableDatabase(t *testing.T) {
 	err = <-b.done
 	require.ErrorIs(t, err, pgdb.ErrPool)
 	require.ErrorContains(t, err, "start database: PostgreSQL at 127.0.0.1:")
-	require.ErrorContains(t, err, "did not answer within 300ms (PG_HOST, PG_PORT; QUEEN_BOOT_DB_WAIT_MS")
+	require.ErrorContains(t, err, "did not answer within 300ms (PG_URL, or PG_HOST and PG_PORT; QUEEN_BOOT_DB_WAIT_MS")
 }
 
 func TestBootIsInterruptedWhileItWaits(t *testing.T) {

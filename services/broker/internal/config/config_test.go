@@ -227,7 +227,7 @@ func TestShowMasksSecretsAndWarnsAboutMistakes(t *testing.T) {
 	require.NotContains(t, lines.String(), "00ff00ff")
 	for _, want := range []string{
 		`msg="config: server" PORT=6632 QUEEN_BIND_ADDR=0.0.0.0`,
-		`msg="config: postgres" PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
+		`msg="config: postgres" PG_URL=<unset> PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
 		`ssl_trust=accept-any ssl_verified=false`,
 		`msg="config: engine" QUEEN_PUSH_DEADLINE_MS=10000 QUEEN_V2_ZSTD_LEVEL=3 QUEEN_ADMISSION_POOL_RESERVE=8 QUEEN_CACHE_REFRESH_INTERVAL_MS=60000 slots=32`,
 		`msg="config: flow" DEFAULT_TIMEOUT=30000`,

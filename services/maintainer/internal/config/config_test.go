@@ -131,7 +131,7 @@ func TestShowMasksSecretsAndWarnNamesMistakes(t *testing.T) {
 	for _, want := range []string{
 		`msg="config: server" QUEEN_SERVER_ID=queen-`,
 		`msg="config: operations" QUEEN_OPS_ADDR=:6641 QUEEN_PPROF=false`,
-		`msg="config: postgres" PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
+		`msg="config: postgres" PG_URL=<unset> PG_HOST=localhost PG_PORT=5432 PG_USER=postgres PG_PASSWORD="<set:7 chars>"`,
 		`DB_POOL_SIZE=4 QUEEN_STMT_TIMEOUT_MS=30000 ssl_trust=accept-any ssl_verified=false`,
 		`msg="config: jobs" RETENTION_INTERVAL=5000 RETENTION_BATCH_SIZE=1000 RETENTION_PARALLELISM=4 QUEEN_PARTITION_CLEANUP_ENABLED=true PARTITION_CLEANUP_DAYS=30 ` +
 			`METRICS_RETENTION_DAYS=90 STATS_INTERVAL_MS=10000 RETAINED_BYTES_INTERVAL_MS=600000 METRICS_FLUSH_MS=60000`,

@@ -11,12 +11,12 @@ import (
 
 // config is what a person may set for the local stack.
 type config struct {
-	root      string // top of the repository
-	dir       string // private folder: data, logs, binaries
-	httpPort  int
-	opsPort   int // of the broker
-	reset     bool
-	givenHost string // PG_HOST: use that server instead of a private one
+	root     string // top of the repository
+	dir      string // private folder: data, logs, binaries
+	httpPort int
+	opsPort  int // of the broker
+	reset    bool
+	given    string // PG_URL or PG_HOST, which names a server to use instead of a private one
 
 	maintainerOpsPort int
 	sweeperOpsPort    int
@@ -69,9 +69,9 @@ func loadConfig(getenv func(string) string) (config, error) {
 		return n
 	}
 	cfg := config{
-		httpPort:  port(variablePort, defaultHTTPPort),
-		opsPort:   port(variableOpsPort, defaultOpsPort),
-		givenHost: strings.TrimSpace(getenv("PG_HOST")),
+		httpPort: port(variablePort, defaultHTTPPort),
+		opsPort:  port(variableOpsPort, defaultOpsPort),
+		given:    firstSet(getenv, "PG_URL", "PG_HOST"),
 
 		maintainerOpsPort: port(variableMaintainerOpsPort, defaultMaintainerOpsPort),
 		sweeperOpsPort:    port(variableSweeperOpsPort, defaultSweeperOpsPort),
@@ -85,8 +85,8 @@ func loadConfig(getenv func(string) string) (config, error) {
 	default:
 		problems = append(problems, fmt.Errorf("RESET=%q: 1 (start empty) or 0 (keep the data) is allowed", v))
 	}
-	if cfg.reset && cfg.givenHost != "" {
-		problems = append(problems, errors.New("RESET=1 empties only a private database; it does not go together with PG_HOST"))
+	if cfg.reset && cfg.given != "" {
+		problems = append(problems, fmt.Errorf("RESET=1 empties only a private database; it does not go together with %s", cfg.given))
 	}
 	root, err := repositoryRoot()
 	if err != nil {
@@ -95,6 +95,16 @@ func loadConfig(getenv func(string) string) (config, error) {
 	cfg.root = root
 	cfg.dir = filepath.Join(root, defaultDir)
 	return cfg, errors.Join(problems...)
+}
+
+// firstSet is the first of the variables that says something.
+func firstSet(getenv func(string) string, names ...string) string {
+	for _, name := range names {
+		if strings.TrimSpace(getenv(name)) != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 // repositoryRoot finds the folder that holds go.work, upwards from here.

@@ -84,8 +84,8 @@ func (s *stack) prepare(ctx context.Context) error {
 }
 
 func (s *stack) startPostgres(ctx context.Context) error {
-	if s.cfg.givenHost != "" {
-		s.console.step("using the PostgreSQL at %s (PG_HOST)", s.cfg.givenHost)
+	if s.cfg.given != "" {
+		s.console.step("using the PostgreSQL that %s names", s.cfg.given)
 		return nil
 	}
 	dir := filepath.Join(s.cfg.dir, "postgres")
