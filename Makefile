@@ -27,6 +27,10 @@ LDFLAGS := -X github.com/queenmq/queen/pkg/buildinfo.version=$(VERSION) -X githu
 
 GOLANGCI := $(BIN)/golangci-lint
 
+CHART       := charts/queen
+CHART_TOOLS := $(addprefix $(BIN)/,helm helm-unittest helm-docs)
+HELM_DOCS   := $(BIN)/helm-docs --chart-search-root charts --sort-values-order file --documentation-strict-mode --log-level warn
+
 .PHONY: help
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +51,17 @@ test: ## Run every test; race detector on for the packages with concurrency
 	go test ./sql/...
 	go test -count=1 -p 1 ./services/tests/... # they drive binaries, of which the test cache knows nothing
 	QUEEN_TEST_BROKERS=3 go test -count=1 ./services/tests/e2e -run '$(CLUSTER_TESTS)'
+
+.PHONY: chart-test
+chart-test: $(CHART_TOOLS) ## Check the Helm chart: unit tests, all that it renders, its documentation
+	@echo "unit tests of the templates"; $(BIN)/helm-unittest --strict $(CHART)
+	@echo "what the chart renders, and refuses"; go test -count=1 ./charts/tests/... # they run Helm, of which the test cache knows nothing
+	@echo "documentation of the values"; $(HELM_DOCS) --dry-run \
+		| diff --unified $(CHART)/README.md - || { echo "make chart-docs writes $(CHART)/README.md anew"; exit 1; }
+
+.PHONY: chart-docs
+chart-docs: $(CHART_TOOLS) ## Write charts/queen/README.md from its template and the comments of the values
+	$(HELM_DOCS)
 
 .PHONY: test-engine
 test-engine: ## Run the end-to-end suite with three brokers, and with each accelerator switched off
@@ -110,3 +125,16 @@ verify: ## Check formatting, go.mod files, and that every module builds on its o
 $(GOLANGCI): .tools/go.mod .tools/go.sum
 	@mkdir -p $(BIN)
 	cd .tools && GOWORK=off go build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+# Helm, its unit tests and its documentation share a module, so that Kubernetes'
+# libraries are compiled once for all three. Helm takes the version of Kubernetes
+# that it renders for, unless it is told another, from the linker.
+$(CHART_TOOLS) &: .tools/helm/go.mod .tools/helm/go.sum
+	@mkdir -p $(BIN)
+	@cd .tools/helm && export GOWORK=off && helm=helm.sh/helm/v3 && \
+	minor=$$(go list -m -f '{{.Version}}' k8s.io/client-go | cut -d. -f2) && \
+	echo "build helm, helm-unittest and helm-docs" && go build -o $(BIN)/ -ldflags "-s -w \
+		-X $$helm/internal/version.version=$$(go list -m -f '{{.Version}}' $$helm) \
+		-X $$helm/pkg/chartutil.k8sVersionMajor=1 -X $$helm/pkg/chartutil.k8sVersionMinor=$$minor \
+		-X $$helm/pkg/lint/rules.k8sVersionMajor=1 -X $$helm/pkg/lint/rules.k8sVersionMinor=$$minor" tool
+	@touch $(CHART_TOOLS)
