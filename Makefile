@@ -7,6 +7,7 @@ SHELL       := bash
 MODULES  := sql pkg services/broker services/maintainer services/sweeper services/tests
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
+CHART    := charts/queen
 
 # The services that there are binaries of.
 SERVICES := broker maintainer sweeper
@@ -119,6 +120,14 @@ verify: ## Check formatting, go.mod files, and that every module builds on its o
 	@out=$$(gofmt -l $(MODULES)); [ -z "$$out" ] || { echo "gofmt would change:"; echo "$$out"; exit 1; }
 	@for m in $(MODULES); do echo "verify $$m"; \
 		(cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go build ./... && GOWORK=off go vet ./...); done
+	@for f in deploy/grafana/queen-*.json; do cmp $$f $(CHART)/files/dashboards/$${f##*/} || exit 1; done
+	@cmp deploy/prometheus/alerts.yaml $(CHART)/files/alerts.yaml
+
+.PHONY: chart-files
+chart-files: ## Copy dashboards and alerts of deploy/ into the chart, which reads no files but its own
+	@mkdir -p $(CHART)/files/dashboards
+	cp deploy/grafana/queen-*.json $(CHART)/files/dashboards/
+	cp deploy/prometheus/alerts.yaml $(CHART)/files/
 
 # The linter is a tool dependency of its own module, so that its dependencies
 # never meet those of the product.
