@@ -7,7 +7,6 @@ SHELL       := bash
 MODULES  := sql pkg services/broker services/maintainer services/sweeper services/tests
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
-CHART    := charts/queen
 
 # The services that there are binaries of.
 SERVICES := broker maintainer sweeper

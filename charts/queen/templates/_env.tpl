@@ -25,22 +25,24 @@ valueFrom:
 {{- .Values.database.existingSecret | default (printf "%s-database" (include "queen.fullname" .)) -}}
 {{- end -}}
 
-{{/* How a process reaches the database. What is given as a value wins over the secret, but
-for the password, which is never in a manifest. */}}
+{{/* How a process reaches the database: the services, or with owner the schema job. What is
+given as a value wins over the secret, but for the password, which is never in a manifest,
+and for the user of an owner with a secret of its own. A host without a port has 5432. */}}
 {{- define "queen.env.database" -}}
 {{- $db := .root.Values.database -}}
-{{- $secret := .secret | default (include "queen.database.secret" .root) -}}
-{{- $keys := .keys | default $db.secretKeys -}}
+{{- $own := ternary .root.Values.schema.job.database.existingSecret "" (.owner | default false) -}}
+{{- $secret := $own | default (include "queen.database.secret" .root) -}}
+{{- $keys := merge (dict) (ternary .root.Values.schema.job.database.secretKeys dict (not (empty $own))) $db.secretKeys -}}
 {{- if include "queen.database.parts" .root }}
 {{- range $part := list
   (dict "env" "PG_HOST" "value" $db.host "key" $keys.host)
-  (dict "env" "PG_PORT" "value" $db.port "key" $keys.port "default" 5432)
+  (dict "env" "PG_PORT" "value" ($db.port | default (ternary 5432 "" (not (empty $db.host)))) "key" $keys.port "default" 5432)
   (dict "env" "PG_DATABASE" "value" $db.name "key" $keys.name "default" "postgres")
-  (dict "env" "PG_USER" "value" (ternary "" $db.user (not (empty $.secret))) "key" $keys.user "default" "postgres") }}
+  (dict "env" "PG_USER" "value" (ternary $db.user "" (empty $own)) "key" $keys.user "default" "postgres") }}
 - name: {{ $part.env }}
 {{- if $part.value }}
   value: {{ include "queen.text" $part.value | quote }}
-{{- else if and (or $db.existingSecret $.secret) $part.key }}
+{{- else if and $db.existingSecret $part.key }}
   {{- include "queen.env.secret" (dict "secret" $secret "key" $part.key) | nindent 2 }}
 {{- else }}
   value: {{ include "queen.text" $part.default | quote }}

@@ -32,6 +32,9 @@
 {{- if and .url (not (regexMatch "^postgres(ql)?://" .url)) -}}
 {{- fail "\n\ndatabase.url is no URL of PostgreSQL: it begins with postgres://.\n" -}}
 {{- end -}}
+{{- if and .tls.enabled (not (include "queen.database.parts" $)) -}}
+{{- fail "\n\ndatabase.tls.enabled is for a host that is given in parts, and the database is given by a URL. Say it there (sslmode=verify-full), or name the authority in database.tls.caSecret.name, which has the certificate verified.\n" -}}
+{{- end -}}
 {{- if and .host (not .existingSecret) (not (and .name .user .password)) -}}
 {{- fail "\n\ndatabase.host is set without database.existingSecret. Name a secret that has the password (key database.secretKeys.password), or, only for a trial, set database.name, database.user and database.password.\n" -}}
 {{- end -}}
@@ -39,8 +42,11 @@
 {{- end -}}
 
 {{- define "queen.guard.schema" -}}
-{{- if and (eq .Values.schema.mode "job") (not (include "queen.schema.secret" .)) -}}
+{{- if and (eq .Values.schema.mode "job") (not (or .Values.schema.job.database.existingSecret .Values.database.existingSecret)) -}}
 {{- fail "\n\nschema.mode is job, and neither schema.job.database.existingSecret nor database.existingSecret is set. The job runs before anything that the chart makes exists, so its credentials have to be in a secret of yours. Name one, or set schema.mode=boot.\n" -}}
+{{- end -}}
+{{- if and .Values.schema.job.database.existingSecret (ne .Values.schema.mode "job") -}}
+{{- fail (printf "\n\nschema.job.database.existingSecret is set with schema.mode=%s, which has no job that would use it. Set schema.mode=job, or leave the secret out.\n" .Values.schema.mode) -}}
 {{- end -}}
 {{- if and .Values.schema.runtimeRole (eq .Values.schema.mode "none") -}}
 {{- fail "\n\nschema.runtimeRole is set with schema.mode=none: nobody is there who would grant it anything. Set schema.mode=job, or pass QUEEN_RUNTIME_ROLE to the `broker migrate` that you run.\n" -}}
@@ -130,8 +136,11 @@ GOMEMLIMIT: goMemoryPercent
 {{- $taken = append $taken .name -}}
 {{- end -}}
 {{- $instead := include "queen.variables" . | fromYaml -}}
-{{- $given := keys (.set.config | default dict) -}}
+{{- $given := keys .set.config -}}
 {{- range .set.extraEnv -}}
+{{- if has .name $given -}}
+{{- fail (printf "\n\n%s: config and extraEnv, or two entries of extraEnv, both set %s. Remove one of them.\n" $.name .name) -}}
+{{- end -}}
 {{- $given = append $given .name -}}
 {{- end -}}
 {{- range $given -}}

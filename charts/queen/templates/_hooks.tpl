@@ -21,18 +21,11 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 {{- end -}}
 
-{{- define "queen.schema.secret" -}}
-{{- .Values.schema.job.database.existingSecret | default .Values.database.existingSecret -}}
-{{- end -}}
-
 {{/* A migration needs one connection to look, and one to hold the lock and apply. */}}
 {{- define "queen.schema.poolSize" -}}2{{- end -}}
 
 {{- define "queen.schema.env" -}}
-{{- $job := .root.Values.schema.job -}}
-{{- $keys := merge (dict) $job.database.secretKeys .root.Values.database.secretKeys -}}
-{{- $secret := include "queen.schema.secret" .root -}}
-{{- include "queen.env.database" (dict "root" .root "keys" $keys "secret" $secret) }}
+{{- include "queen.env.database" (dict "root" .root "owner" true) }}
 - name: DB_POOL_SIZE
   value: {{ include "queen.schema.poolSize" . | quote }}
 - name: QUEEN_BOOT_DB_WAIT_MS

@@ -32,31 +32,37 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* The labels of pods: nothing that changes when the pods do not have to. */}}
+{{/* The labels of pods: those of selectors win over what values say, and that wins over
+what only informs. None of them changes when pods do not have to. */}}
 {{- define "queen.podLabels" -}}
-{{ include "queen.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- $frozen := include "queen.selector" . | fromYaml -}}
+{{- if has .name (list "broker" "sweeper") -}}
+{{- $_ := set $frozen "queen-hints" "true" -}}
+{{- end -}}
+{{- $more := dig "podLabels" dict (.set | default dict) -}}
+{{- toYaml (merge $frozen $more .root.Values.commonLabels (include "queen.about" . | fromYaml)) -}}
+{{- end -}}
+
+{{- define "queen.about" -}}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/part-of: queen
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
+{{/* The labels of everything else. */}}
 {{- define "queen.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-{{ include "queen.podLabels" . }}
+{{- $frozen := include "queen.selector" . | fromYaml -}}
+{{- $chart := dict "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- toYaml (merge $frozen (.labels | default dict) .root.Values.commonLabels $chart (include "queen.about" . | fromYaml)) -}}
 {{- end -}}
 
-{{/* metadata of everything: its name, labels, and annotations if there are any. */}}
+{{/* metadata of everything: its name (as, or that of the service), labels, and annotations
+if there are any. */}}
 {{- define "queen.metadata" -}}
 name: {{ .as | default (include "queen.service.name" .) }}
 namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "queen.labels" . | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -3,17 +3,11 @@
 metadata:
   labels:
     {{- include "queen.podLabels" . | nindent 4 }}
-    {{- if ne .name "maintainer" }}
-    queen-hints: "true"
-    {{- end }}
-    {{- with .set.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
   {{- $annotations := dict }}
   {{- if include "queen.database.inline" .root }}
   {{- $_ := set $annotations "checksum/database" (include "queen.database.data" .root | sha256sum) }}
   {{- end }}
-  {{- with merge $annotations .set.podAnnotations .root.Values.commonAnnotations }}
+  {{- with merge $annotations (.set.podAnnotations | default dict) .root.Values.commonAnnotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
