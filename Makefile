@@ -29,7 +29,7 @@ GOLANGCI := $(BIN)/golangci-lint
 
 CHART       := charts/queen
 CHART_TOOLS := $(addprefix $(BIN)/,helm helm-unittest helm-docs)
-HELM_DOCS   := $(BIN)/helm-docs --chart-search-root charts --sort-values-order file --documentation-strict-mode --log-level warn
+HELM_DOCS   := $(BIN)/helm-docs --chart-search-root charts --sort-values-order file --log-level warn
 
 .PHONY: help
 help: ## List the targets

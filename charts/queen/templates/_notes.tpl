@@ -15,6 +15,9 @@
 {{- $list = append $list "Any certificate of PostgreSQL is accepted. Name its authority: database.tls.caSecret." -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.schema.job.database.existingSecret (not .Values.schema.runtimeRole) -}}
+{{- $list = append $list "The schema job has credentials of its own, and no role is named that gets rights from it\n(schema.runtimeRole): the services may be refused by the database." -}}
+{{- end -}}
 {{- if not .Values.maintainer.enabled -}}
 {{- $list = append $list "There is no maintainer (maintainer.enabled): nothing is ever deleted." -}}
 {{- end -}}

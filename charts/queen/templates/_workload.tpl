@@ -20,7 +20,11 @@ spec:
   {{- include "queen.stateful" . | nindent 2 }}
   {{- else }}
   strategy:
-    {{- toYaml .set.strategy | nindent 4 }}
+    type: {{ .set.strategy.type }}
+    {{- if eq .set.strategy.type "RollingUpdate" }}
+    rollingUpdate:
+      {{- toYaml .set.strategy.rollingUpdate | nindent 6 }}
+    {{- end }}
   {{- end }}
   template:
     {{- include "queen.pod" . | nindent 4 }}
