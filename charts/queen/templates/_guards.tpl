@@ -81,7 +81,7 @@
 {{- fail (printf "\n\n%s: the least number of pods is %d (%s.replicas, or %s.autoscaling.minReplicas), and %s.autoscaling.maxReplicas is %d. Raise the latter, or set %s.autoscaling.enabled=false.\n" .name $min .name .name .name $max .name) -}}
 {{- end -}}
 {{- $scaling := .set.autoscaling -}}
-{{- if not (or $scaling.targetCPUPercent $scaling.targetMemoryPercent $scaling.metrics) -}}
+{{- if not (or $scaling.targetCPUPercent $scaling.targetMemoryPercent $scaling.targetParkedPops $scaling.targetLagMessages $scaling.metrics) -}}
 {{- fail (printf "\n\n%s.autoscaling is enabled without a metric. Set %s.autoscaling.targetCPUPercent, targetMemoryPercent or metrics, or %s.autoscaling.enabled=false.\n" .name .name .name) -}}
 {{- end -}}
 {{- if and $scaling.targetCPUPercent (not (dig "resources" "requests" "cpu" "" .set)) -}}

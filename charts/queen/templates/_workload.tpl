@@ -84,6 +84,24 @@ spec:
           averageUtilization: {{ int . }}
     {{- end }}
     {{- end }}
+    {{- with get .set.autoscaling "targetParkedPops" }}
+    - type: Pods
+      pods:
+        metric:
+          name: queen_pop_parked
+        target:
+          type: AverageValue
+          averageValue: {{ int . | quote }}
+    {{- end }}
+    {{- with get .set.autoscaling "targetLagMessages" }}
+    - type: External
+      external:
+        metric:
+          name: queen_consumer_group_lag_messages
+        target:
+          type: AverageValue
+          averageValue: {{ int . | quote }}
+    {{- end }}
     {{- with .set.autoscaling.metrics }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
