@@ -185,11 +185,12 @@ takes the number of processors from the CPU limit by itself. */}}
   value: "true"
 - name: JWT_ALGORITHM
   value: {{ .algorithm }}
-{{- if and .existingSecret .secretKeys.secret }}
+{{- $shared := hasPrefix "HS" .algorithm }}
+{{- if and .existingSecret .secretKeys.secret (or $shared (eq .algorithm "auto")) }}
 - name: JWT_SECRET
   {{- include "queen.env.secret" (dict "secret" .existingSecret "key" .secretKeys.secret) | nindent 2 }}
 {{- end }}
-{{- if and .existingSecret .secretKeys.publicKey }}
+{{- if and .existingSecret .secretKeys.publicKey (not $shared) }}
 - name: JWT_PUBLIC_KEY
   {{- include "queen.env.secret" (dict "secret" .existingSecret "key" .secretKeys.publicKey) | nindent 2 }}
 {{- end }}

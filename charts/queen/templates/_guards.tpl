@@ -61,8 +61,10 @@
 
 {{- define "queen.guard.guards" -}}
 {{- with .Values.auth -}}
-{{- if and .enabled (not .jwks.url) (not (and .existingSecret (or .secretKeys.secret .secretKeys.publicKey))) -}}
-{{- fail "\n\nauth.enabled is set without a key to check tokens with. Set auth.existingSecret (with auth.secretKeys.secret or auth.secretKeys.publicKey) or auth.jwks.url.\n" -}}
+{{- $key := ternary .secretKeys.secret .secretKeys.publicKey (hasPrefix "HS" .algorithm) -}}
+{{- if eq .algorithm "auto" }}{{ $key = or .secretKeys.secret .secretKeys.publicKey }}{{ end -}}
+{{- if and .enabled (not (and .existingSecret $key)) (or (hasPrefix "HS" .algorithm) (not .jwks.url)) -}}
+{{- fail (printf "\n\nauth.enabled is set without a key to check %s tokens with. Set auth.existingSecret (with auth.secretKeys.secret for HS algorithms, auth.secretKeys.publicKey for the others), or auth.jwks.url where public keys are fetched.\n" .algorithm) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.tenancy.header (not .Values.tenancy.trustedProxy) -}}
