@@ -112,8 +112,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Where a variable that the chart sets is to be set instead. */}}
-{{- define "queen.variables" -}}
+{{/* Where a variable is to be set instead that the chart sets for a service. */}}
+{{- define "queen.variables.service" -}}
 DB_POOL_SIZE: poolSize
 QUEEN_KV_POOL_SIZE: keyValuePoolSize
 QUEEN_DEDUP_CACHE_MB: memory.dedupCacheMiB
@@ -129,15 +129,45 @@ QUEEN_BOOT_DB_WAIT_MS: databaseWaitSeconds
 GOMEMLIMIT: goMemoryPercent
 {{- end -}}
 
+{{/* The same for variables of the whole installation: also where the chart does not set
+them, they would go round what it checks. */}}
+{{- define "queen.variables.chart" -}}
+PG_URL: database.url or database.existingSecret
+PG_HOST: database.host
+PG_PORT: database.port
+PG_DATABASE: database.name
+PG_DB: database.name
+PG_USER: database.user
+PG_PASSWORD: database.existingSecret
+PG_USE_SSL: database.tls.enabled
+PG_SSL_REJECT_UNAUTHORIZED: database.tls.verify
+QUEEN_APPLY_SCHEMA: schema.mode
+QUEEN_RUNTIME_ROLE: schema.runtimeRole
+QUEEN_SYNC_ENABLED: hints.enabled
+QUEEN_MESH_PEERS: hints.enabled
+QUEEN_MESH_PORT: hints.port
+QUEEN_SYNC_SECRET: hints.existingSecret
+JWT_ENABLED: auth.enabled
+QUEEN_TENANCY_HEADER: tenancy.header
+QUEEN_KV_TRUSTED_PROXY: tenancy.trustedProxy
+QUEEN_ENCRYPTION_KEY: encryption.existingSecret
+FILE_BUFFER_DIR: spool.enabled
+LOG_LEVEL: logging.level
+QUEEN_LOG_JSON: logging.json
+{{- end -}}
+
 {{- define "queen.guard.variables" -}}
+{{- $instead := include "queen.variables.chart" . | fromYaml -}}
+{{- range $name, $value := include "queen.variables.service" . | fromYaml -}}
+{{- $_ := set $instead $name (printf "%s.%s" $.name $value) -}}
+{{- end -}}
 {{- $bare := deepCopy .set -}}
 {{- $_ := set $bare "config" dict -}}
 {{- $_ := set $bare "extraEnv" list -}}
-{{- $taken := list -}}
+{{- $taken := keys (include "queen.variables.chart" . | fromYaml) -}}
 {{- range include "queen.env" (dict "root" .root "name" .name "set" $bare) | fromYamlArray -}}
 {{- $taken = append $taken .name -}}
 {{- end -}}
-{{- $instead := include "queen.variables" . | fromYaml -}}
 {{- $given := keys .set.config -}}
 {{- range .set.extraEnv -}}
 {{- if has .name $given -}}
@@ -147,9 +177,7 @@ GOMEMLIMIT: goMemoryPercent
 {{- end -}}
 {{- range $given -}}
 {{- if has . $taken -}}
-{{- $place := "the value of its own that values.yaml describes" -}}
-{{- with get $instead . }}{{ $place = printf "%s.%s" $.name . }}{{ end -}}
-{{- fail (printf "\n\n%s.config or extraEnv sets %s, which the chart sets itself and reckons with. Use %s.\n" $.name . $place) -}}
+{{- fail (printf "\n\n%s.config or extraEnv sets %s, which the chart sets itself and reckons with. Use %s.\n" $.name . (get $instead . | default "the value of its own that values.yaml describes")) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
