@@ -78,6 +78,10 @@ test-retention: ## Hunt for minutes for deadlocks, lost writes and crashes of re
 test-sweeper: ## Let sweepers steal each other's leases for minutes, and look for a timer that fired twice or never
 	QUEEN_TEST_LONG=1 go test -count=1 -timeout 20m ./services/tests/sweeper
 
+.PHONY: test-rolling
+test-rolling: ## Replace every process again and again under load, and look for a lost message or an error
+	QUEEN_TEST_LONG=1 go test -count=1 -timeout 20m ./services/tests/rolling
+
 .PHONY: test-race
 test-race: ## Run every test with the race detector, the broker under test included
 	QUEEN_TEST_RACE=1 go test -race -timeout 30m $(PACKAGES)

@@ -27,6 +27,8 @@ type Broker struct {
 
 	*service // nil for several
 
+	ops string // base address of the operations listener, where there is one
+
 	// joining is what makes one more process a member of the brokers' pool.
 	joining [][]string
 }
@@ -42,6 +44,8 @@ type Setup struct {
 	// Sweepers is the number of sweepers on the database. They and the brokers tell
 	// each other of timers.
 	Sweepers int
+	// Ops gives every broker an operations listener, which Ready needs.
+	Ops bool
 	// Apart keeps brokers and sweepers from telling each other anything.
 	Apart bool
 	// Env holds NAME=value for every broker, SweeperEnv for every sweeper.
@@ -220,7 +224,7 @@ func (s *suite) newBrokers(ctx context.Context, db *Database, setup Setup) (*Bro
 	}
 	var urls []string
 	for i := range n {
-		b, err := s.newBroker(ctx, db, slices.Concat(mesh[i], setup.Env))
+		b, err := s.newBroker(ctx, db, setup.Ops, slices.Concat(mesh[i], setup.Env))
 		if b != nil {
 			all.Each = append(all.Each, b)
 		}
@@ -263,7 +267,7 @@ func meshEnvironment(ctx context.Context, n int) ([][]string, error) {
 	return out, nil
 }
 
-func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Broker, error) {
+func (s *suite) newBroker(ctx context.Context, db *Database, ops bool, env []string) (*Broker, error) {
 	path, err := s.broker()
 	if err != nil {
 		return nil, err
@@ -273,12 +277,18 @@ func (s *suite) newBroker(ctx context.Context, db *Database, env []string) (*Bro
 		return nil, err
 	}
 	url := "http://127.0.0.1:" + strconv.Itoa(port)
+	address := ""
+	if ops {
+		if address, err = reserveAddress(ctx); err != nil {
+			return nil, err
+		}
+	}
 	env = slices.Concat(cleanEnvironment(), db.env, []string{
-		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=",
+		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=" + address,
 		// Tests are one tenant, and come all at once.
 		"QUEEN_KV_READ_RATE=1000000", "QUEEN_KV_READ_BURST=1000000", "QUEEN_KV_WRITE_RATE=1000000", "QUEEN_KV_WRITE_BURST=1000000", "QUEEN_KV_CELL_RATE=0",
 	}, env)
-	b := &Broker{DB: db, Client: s.brokerClient(url), service: newService("broker", path, url+"/health", env)}
+	b := &Broker{DB: db, ops: "http://" + address, Client: s.brokerClient(url), service: newService("broker", path, url+"/health", env)}
 	b.Each = []*Broker{b}
 	return b, b.boot(ctx)
 }
@@ -289,6 +299,10 @@ func (s *suite) brokerClient(urls ...string) *Client {
 	c.verify = s.verify
 	return c
 }
+
+// Ready tells whether the one broker, of a Setup with Ops, says that requests may be sent
+// to it, and why not. One that does not listen is not ready.
+func (b *Broker) Ready(ctx context.Context) (bool, string) { return ready(ctx, NewClient(b.ops)) }
 
 // Restart starts the one broker again on the same port.
 func (b *Broker) Restart(t testing.TB) {

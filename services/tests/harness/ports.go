@@ -33,6 +33,12 @@ func reservePort(ctx context.Context) (int, error) {
 	return 0, errors.New("find a free port")
 }
 
+// reserveAddress is reservePort with the address before it.
+func reserveAddress(ctx context.Context) (string, error) {
+	port, err := reservePort(ctx)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
+}
+
 func isFree(ctx context.Context, port int) bool {
 	var lc net.ListenConfig
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))

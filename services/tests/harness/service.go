@@ -80,6 +80,21 @@ func (s *service) Terminate(t testing.TB) {
 	require.NoError(t, s.proc.Stop())
 }
 
+// TryTerminate is Terminate for a goroutine beside the test's own.
+func (s *service) TryTerminate() error { return s.proc.Stop() }
+
+// Signal sends a signal to the one process.
+func (s *service) Signal(t testing.TB, sig os.Signal) {
+	t.Helper()
+	require.NoError(t, s.proc.Signal(sig))
+}
+
+// Ended is closed once the process has ended, and Err then tells how.
+func (s *service) Ended() <-chan struct{} { return s.proc.Done() }
+
+// Err is how the process ended; a clean exit is nil.
+func (s *service) Err() error { return s.proc.Err() }
+
 // PeakMemory is the most resident memory that the one process has had, in bytes, or
 // 0 where the system does not tell.
 func (s *service) PeakMemory(t testing.TB) int64 {

@@ -1,9 +1,9 @@
 package harness
 
 import (
+	"context"
 	"net/http"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,9 +22,8 @@ func newWorker(t testing.TB, name string, binary func() (string, error), db *Dat
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
-	port, err := reservePort(t.Context())
+	address, err := reserveAddress(t.Context())
 	require.NoError(t, err)
-	address := "127.0.0.1:" + strconv.Itoa(port)
 	env = slices.Concat(cleanEnvironment(), db.env, []string{"QUEEN_OPS_ADDR=" + address, "QUEEN_SERVER_ID=" + address}, env)
 	url := "http://" + address
 	return &worker{Client: NewClient(url), DB: db, service: newService(name, path, url+"/ready", env)}
@@ -73,7 +72,12 @@ func (w *worker) Metric(t testing.TB, name string) float64 {
 // is not.
 func (w *worker) Ready(t testing.TB) (bool, string) {
 	t.Helper()
-	a, err := w.Call(t.Context(), http.MethodGet, "/ready", nil)
+	return ready(t.Context(), w.Client)
+}
+
+// ready asks an operations listener.
+func ready(ctx context.Context, c *Client) (bool, string) {
+	a, err := c.Call(ctx, http.MethodGet, "/ready", nil)
 	if err != nil {
 		return false, err.Error()
 	}
