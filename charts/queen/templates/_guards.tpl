@@ -168,7 +168,7 @@ QUEEN_LOG_JSON: logging.json
 {{- range include "queen.env" (dict "root" .root "name" .name "set" $bare) | fromYamlArray -}}
 {{- $taken = append $taken .name -}}
 {{- end -}}
-{{- $given := keys .set.config -}}
+{{- $given := keys (.set.config | default dict) -}}
 {{- range .set.extraEnv -}}
 {{- if has .name $given -}}
 {{- fail (printf "\n\n%s: config and extraEnv, or two entries of extraEnv, both set %s. Remove one of them.\n" $.name .name) -}}

@@ -40,7 +40,7 @@ what only informs. None of them changes when pods do not have to. */}}
 {{- $_ := set $frozen "queen-hints" "true" -}}
 {{- end -}}
 {{- $more := dig "podLabels" dict (.set | default dict) -}}
-{{- toYaml (merge $frozen $more .root.Values.commonLabels (include "queen.about" . | fromYaml)) -}}
+{{- toYaml (merge $frozen $more (.root.Values.commonLabels | default dict) (include "queen.about" . | fromYaml)) -}}
 {{- end -}}
 
 {{- define "queen.about" -}}
@@ -53,7 +53,7 @@ app.kubernetes.io/part-of: queen
 {{- $frozen := include "queen.selector" . | fromYaml -}}
 {{- $chart := dict "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
   "app.kubernetes.io/managed-by" .root.Release.Service -}}
-{{- toYaml (merge $frozen (.labels | default dict) .root.Values.commonLabels $chart (include "queen.about" . | fromYaml)) -}}
+{{- toYaml (merge $frozen (.labels | default dict) (.root.Values.commonLabels | default dict) $chart (include "queen.about" . | fromYaml)) -}}
 {{- end -}}
 
 {{/* metadata of everything: its name (as, or that of the service), labels, and annotations
@@ -63,7 +63,7 @@ name: {{ .as | default (include "queen.service.name" .) }}
 namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "queen.labels" . | nindent 2 }}
-{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+{{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -2,13 +2,14 @@
 {{- define "queen.warnings" -}}
 {{- $list := list -}}
 {{- with .Values.database -}}
+{{- $url := .url | default "" -}}
 {{- if or .url .password -}}
 {{- $list = append $list "The password of the database is among the values, and so in the record of the release.\nPut it into a secret and name that: database.existingSecret." -}}
 {{- end -}}
-{{- if or (regexMatch "(pooler|pgbouncer|pgcat)" (print .url .host)) (regexMatch ":6432([/?]|$)" .url) (eq (int .port) 6432) -}}
+{{- if or (regexMatch "(pooler|pgbouncer|pgcat)" (print $url .host)) (regexMatch ":6432([/?]|$)" $url) (eq (int .port) 6432) -}}
 {{- $list = append $list "The database seems to be behind a pooler. It has to pool sessions: transaction pooling\nbreaks the locks of the schema and of retention, and prepared statements." -}}
 {{- end -}}
-{{- if or (and .host (not .tls.enabled)) (and .url (not (regexMatch "sslmode=(require|verify-ca|verify-full)" .url))) -}}
+{{- if or (and .host (not .tls.enabled)) (and .url (not (regexMatch "sslmode=(require|verify-ca|verify-full)" $url))) -}}
 {{- $list = append $list "Connections to PostgreSQL are not bound to be encrypted. Set database.tls.enabled, or\nsslmode=verify-full in the URL." -}}
 {{- end -}}
 {{- if and .host .tls.enabled (not .tls.verify) (not .tls.caSecret.name) -}}

@@ -7,7 +7,7 @@ metadata:
   {{- if include "queen.database.inline" .root }}
   {{- $_ := set $annotations "checksum/database" (include "queen.database.data" .root | sha256sum) }}
   {{- end }}
-  {{- with merge $annotations (.set.podAnnotations | default dict) .root.Values.commonAnnotations }}
+  {{- with merge $annotations (.set.podAnnotations | default dict) (.root.Values.commonAnnotations | default dict) }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -70,7 +70,7 @@ tolerations:
 
 {{/* A volume is mounted for the group that the process runs as. */}}
 {{- define "queen.podSecurity" -}}
-{{- $context := deepCopy .set.podSecurityContext -}}
+{{- $context := deepCopy (.set.podSecurityContext | default dict) -}}
 {{- if and (eq (include "queen.kind" .) "StatefulSet") (not (hasKey $context "fsGroup")) (hasKey $context "runAsGroup") -}}
 {{- $_ := set $context "fsGroup" $context.runAsGroup -}}
 {{- $_ := set $context "fsGroupChangePolicy" "OnRootMismatch" -}}
@@ -82,7 +82,7 @@ tolerations:
 image: {{ include "queen.image" . }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
-  {{- toYaml .set.securityContext | nindent 2 }}
+  {{- toYaml (.set.securityContext | default dict) | nindent 2 }}
 env:
   {{- include "queen.env" . | trim | nindent 2 }}
 {{- with .set.extraEnvFrom }}
@@ -114,7 +114,7 @@ ports:
   {{- toYaml (get $.set.probes $probe) | nindent 2 }}
 {{- end }}
 resources:
-  {{- toYaml .set.resources | nindent 2 }}
+  {{- toYaml (.set.resources | default dict) | nindent 2 }}
 {{- with include "queen.mounts" . | fromYamlArray }}
 volumeMounts:
   {{- toYaml . | nindent 2 }}
