@@ -34,7 +34,8 @@ func (d *Database) applySchema(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("apply schema: %w", err)
 	case res.Newer:
-		d.log.WarnContext(ctx, "the database has a newer schema, which admits this version; nothing was applied")
+		d.log.WarnContext(ctx, "the database has a newer schema, which admits this version; nothing was applied",
+			slog.Int(logging.KeyGeneration, res.Found), slog.Int(logging.KeyOwn, schema.Generation))
 	default:
 		d.log.InfoContext(ctx, "schema is up to date", slog.Int(logging.KeyApplied, len(res.Applied)),
 			slog.Duration(logging.KeyElapsed, time.Since(began)))

@@ -40,6 +40,7 @@ const (
 	KeyFile           = "file"
 	KeyFired          = "fired"
 	KeyFrom           = "from"
+	KeyGeneration     = "generation"
 	KeyGo             = "go"
 	KeyGroup          = "group"
 	KeyInflight       = "inflight"
@@ -61,6 +62,7 @@ const (
 	KeyOldestWaitMs = "oldest_wait_ms"
 	// KeyOn is the state of a switch.
 	KeyOn        = "on"
+	KeyOwn       = "own"
 	KeyPID       = "pid"
 	KeyPanic     = "panic"
 	KeyParked    = "parked"

@@ -54,6 +54,8 @@ func (o Options) withDefaults() Options {
 type Result struct {
 	Applied []string // files that were executed, in order
 	Newer   bool     // the database is of a newer generation; nothing was applied
+	// Found is the generation of the database before; 0: it had none.
+	Found int
 }
 
 // Apply brings the database to this build's schema. It is safe to call from
@@ -98,6 +100,8 @@ type plan struct {
 	todo  []file // to execute
 	lift  bool   // the record's generation is to be raised
 	newer bool   // the database is ahead: nothing is to be done
+	found int    // the generation of the database
+	other bool   // another build of this generation has applied its files
 }
 
 func (p plan) done() bool { return p.newer || len(p.todo) == 0 && !p.lift }
@@ -106,19 +110,23 @@ func (a *applier) run(ctx context.Context) (Result, error) {
 	// Without the lock first: an identical boot only reads.
 	p, err := a.plan(ctx)
 	if err != nil || p.done() {
-		return Result{Newer: p.newer}, err
+		return Result{Newer: p.newer, Found: p.found}, err
 	}
 	if err := a.lock(ctx); err != nil {
 		return Result{}, err
 	}
 	// Another applier may have been at work meanwhile.
 	if p, err = a.plan(ctx); err != nil || p.done() {
-		return Result{Newer: p.newer}, err
+		return Result{Newer: p.newer, Found: p.found}, err
 	}
 	if err := a.prepare(ctx); err != nil {
 		return Result{}, err
 	}
-	var result Result
+	if p.other {
+		a.opts.Logger.WarnContext(ctx, "the database has files of another build of this generation, which are replaced",
+			slog.Int(logging.KeyGeneration, Generation))
+	}
+	result := Result{Found: p.found}
 	for _, f := range p.todo {
 		if err := a.apply(ctx, f); err != nil {
 			return result, fmt.Errorf("apply %s: %w", f.name, err)
@@ -136,15 +144,16 @@ func (a *applier) plan(ctx context.Context) (plan, error) {
 		return plan{}, err
 	}
 	if newer, err := rec.newer(); newer {
-		return plan{newer: true}, err
+		return plan{newer: true, found: rec.generation}, err
 	}
 	if err := rec.checkKnown(a.files); err != nil {
 		return plan{}, err
 	}
 	if a.opts.Force {
-		return plan{todo: a.files, lift: true}, nil
+		return plan{todo: a.files, lift: true, found: rec.generation}, nil
 	}
-	return plan{todo: rec.outdated(a.files), lift: !rec.complete(a.files)}, nil
+	todo, complete := rec.outdated(a.files), rec.complete(a.files)
+	return plan{todo: todo, lift: !complete, found: rec.generation, other: complete && len(todo) > 0}, nil
 }
 
 // lock waits for other appliers. It polls, because the blocking form would be

@@ -13,10 +13,12 @@ import (
 
 const (
 	// Generation counts releases of the schema. It grows with every change of
-	// sql/ that ships.
+	// sql/ that ships, so that of two releases one is known to be the newer:
+	// testdata/released.txt holds those that have shipped.
 	Generation = 4
 	// MinCompatible is the oldest generation of binary that may run on a
-	// database this build has applied.
+	// database this build has applied. The one before may, since both run beside
+	// each other while an installation is upgraded.
 	MinCompatible = 1
 
 	mainFile      = "schema.sql"

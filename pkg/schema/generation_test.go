@@ -3,12 +3,14 @@ package schema_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/queenmq/queen/pkg/logtest"
 	"github.com/queenmq/queen/pkg/pgdb"
 	"github.com/queenmq/queen/pkg/pgtest"
 	"github.com/queenmq/queen/pkg/schema"
@@ -37,6 +39,7 @@ func TestAnOlderBinaryAppliesNothing(t *testing.T) {
 		result, err := schema.Apply(t.Context(), db, schema.Options{Force: force})
 		require.NoError(t, err)
 		require.True(t, result.Newer)
+		require.Equal(t, 1000, result.Found)
 		require.Empty(t, result.Applied)
 	}
 	require.NoError(t, schema.Check(t.Context(), db))
@@ -44,6 +47,7 @@ func TestAnOlderBinaryAppliesNothing(t *testing.T) {
 	exec(t, db, `UPDATE queen.schema_files SET min_compatible = 1000 WHERE name = '001_log_schema.sql'`)
 	_, err := schema.Apply(t.Context(), db, schema.Options{})
 	require.ErrorIs(t, err, schema.ErrTooNew)
+	require.ErrorContains(t, err, fmt.Sprintf("generation 1000 and admits binaries from 1000, this one is %d", schema.Generation))
 	require.ErrorIs(t, schema.Check(t.Context(), db), schema.ErrTooNew)
 }
 
@@ -72,6 +76,45 @@ func TestFilesOfAnotherBuildOfTheGenerationAreRefused(t *testing.T) {
 	exec(t, db, fmt.Sprintf(`UPDATE queen.schema_files SET generation = %d WHERE name = '099_unheard_of.sql'`, schema.Generation-1))
 	_, err = schema.Apply(t.Context(), db, schema.Options{})
 	require.NoError(t, err, "a file that was retired since")
+}
+
+// answering is a corpus with a function that tells who applied it.
+func answering(t *testing.T, build string) fstest.MapFS {
+	t.Helper()
+	return corpus(t, map[string]string{
+		"001_a.sql": `CREATE OR REPLACE FUNCTION queen.build() RETURNS TEXT LANGUAGE sql AS $$ SELECT '` + build + `' $$;`,
+		"002_b.sql": `SELECT 1;`,
+	})
+}
+
+// Two builds of one generation are builds of a developer. The last one wins, as often as
+// each of them boots.
+func TestTheLastBuildOfAGenerationWins(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Empty(t))
+	log, lines := logtest.NewRecorder()
+	for boot, build := range []string{"one", "two", "one", "one"} {
+		_, err := schema.ApplyFS(t.Context(), db, answering(t, build), schema.Options{Logger: log})
+		require.NoError(t, err)
+		require.Equal(t, build, scan[string](t, db, `SELECT queen.build()`))
+		require.Equal(t, min(boot, 2), strings.Count(lines.String(), "another build of this generation"))
+	}
+}
+
+// An older build boots while a newer one is at work, and after it.
+func TestAnOlderBuildLeavesANewerOneAlone(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Empty(t))
+	_, err := schema.ApplyFS(t.Context(), db, answering(t, "newer"), schema.Options{})
+	require.NoError(t, err)
+	for _, upgraded := range []string{`name = '001_a.sql'`, `TRUE`} {
+		exec(t, db, fmt.Sprintf(`UPDATE queen.schema_files SET generation = %d WHERE %s`, schema.Generation+1, upgraded))
+		result, err := schema.ApplyFS(t.Context(), db, answering(t, "older"), schema.Options{Force: true})
+		require.NoError(t, err)
+		require.True(t, result.Newer)
+		require.Equal(t, schema.Generation+1, result.Found)
+		require.Equal(t, "newer", scan[string](t, db, `SELECT queen.build()`))
+	}
 }
 
 func TestFilesAppliedByHandAreAdmitted(t *testing.T) {

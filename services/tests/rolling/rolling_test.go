@@ -27,6 +27,11 @@ const (
 	// delay is for how long a broker serves on in these tests: several times what the
 	// endpoints take to follow.
 	delay = 2 * time.Second
+	// idle is for how long clients keep a connection that they do not use. It has to be
+	// shorter than the delay: HTTP/1.1 has no way to close a connection that rests without
+	// hitting a request that is sent at that moment.
+	idle = delay / 8
+
 	// patience bounds what has to happen sooner or later.
 	patience = 30 * time.Second
 
@@ -75,7 +80,7 @@ func install(t *testing.T, shutdownDelay time.Duration) *installation {
 func (i *installation) load() {
 	cfg := soak.Default()
 	cfg.URLs, cfg.Queue, cfg.Dial = []string{"http://queen"}, "soak", i.service.DialContext
-	cfg.For, cfg.Lanes, cfg.Rate, cfg.Lease, cfg.Renew = time.Hour, 200, 400, 20*time.Second, 0
+	cfg.For, cfg.Lanes, cfg.Rate, cfg.Lease, cfg.Renew = time.Hour, 200, 400, 20*time.Second, idle
 	var ctx context.Context
 	ctx, i.stop = context.WithCancel(context.WithoutCancel(i.t.Context()))
 	var running sync.WaitGroup

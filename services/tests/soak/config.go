@@ -34,6 +34,9 @@ type Config struct {
 	// Counters is how many clients increment one key; 0 leaves it alone.
 	Counters int
 
+	// Keep leaves queues and key behind also when the verdict is good.
+	Keep bool
+
 	// Patience is how long a request is repeated, and how long the end may be waited for
 	// without progress.
 	Patience time.Duration

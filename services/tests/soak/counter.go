@@ -13,6 +13,10 @@ const countEvery = 50 * time.Millisecond
 
 const counterKey = "counter"
 
+func counterPath(cfg *Config) string {
+	return "/api/v1/kv/" + url.PathEscape(cfg.Queue) + "/" + counterKey
+}
+
 // counter increments a key and knows between which values it has to be.
 type counter struct {
 	cfg    *Config
@@ -57,7 +61,7 @@ func (c *counter) increment(ctx context.Context) {
 // judge reads the key. Every increment that was answered is in it, and of the others at
 // most as many as there were.
 func (c *counter) judge(ctx context.Context) {
-	got, err := c.client.ask(ctx, request{"read", http.MethodGet, "/api/v1/kv/" + url.PathEscape(c.cfg.Queue) + "/" + counterKey, nil, http.StatusOK})
+	got, err := c.client.ask(ctx, request{"read", http.MethodGet, counterPath(c.cfg), nil, http.StatusOK})
 	if err != nil {
 		return
 	}

@@ -2,6 +2,8 @@ package soak
 
 import (
 	"context"
+	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -50,6 +52,9 @@ func Run(ctx context.Context, cfg Config) (Verdict, error) {
 	leave()
 	attendants.Wait()
 	r.judge(context.WithoutCancel(ctx))
+	if !cfg.Keep && r.verdict().OK {
+		r.remove(context.WithoutCancel(ctx))
+	}
 	return r.verdict(), nil
 }
 
@@ -126,6 +131,20 @@ func (r *run) judge(ctx context.Context) {
 	}
 	if r.cfg.Counters > 0 {
 		(&counter{r.cfg, r.client, r.tally}).judge(ctx)
+	}
+}
+
+// remove deletes what the run has made.
+func (r *run) remove(ctx context.Context) {
+	paths := []string{"/api/v1/resources/queues/" + url.PathEscape(r.cfg.Queue)}
+	if r.timers != nil {
+		paths = append(paths, "/api/v1/resources/queues/"+url.PathEscape(timerQueue(r.cfg)))
+	}
+	if r.cfg.Counters > 0 {
+		paths = append(paths, counterPath(r.cfg))
+	}
+	for _, path := range paths {
+		_, _ = r.client.ask(ctx, request{"delete", http.MethodDelete, path, nil, http.StatusOK}) // counted
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/queenmq/queen/pkg/lifecycle"
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/opsserver"
+	"github.com/queenmq/queen/pkg/schema"
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/httpapi"
@@ -45,7 +46,8 @@ type App struct {
 	server  *httpapi.Server
 	ops     *opsserver.Server
 	state   atomic.Int32
-	started chan struct{} // closed once it serves
+	unfit   atomic.Pointer[error] // why the schema no longer admits this build, if so
+	started chan struct{}         // closed once it serves
 }
 
 // New assembles a broker. Nothing is connected or bound yet.
@@ -122,10 +124,14 @@ func (a *App) listeners() error {
 
 // ready reports whether the broker takes requests. Losing the database later
 // does not make it unready: all replicas would be taken out at once, and the
-// requests that need no database with them. Health tells that story.
+// requests that need no database with them. Health tells that story. A schema that does
+// not admit this build is another one: what it answers could be wrong.
 func (a *App) ready() error {
 	switch a.state.Load() {
 	case serving:
+		if unfit := a.unfit.Load(); unfit != nil {
+			return *unfit
+		}
 		return nil
 	case stopping:
 		return errStopping
@@ -165,6 +171,9 @@ func (a *App) Run(ctx context.Context) error {
 	g.Add(lifecycle.Component{Name: "connection pool for keys", Stop: a.keys.db.Disconnect})
 	g.Add(lifecycle.Component{Name: "database", Start: a.db.Connect})
 	g.Add(lifecycle.Component{Name: "schema", Start: a.prepareSchema})
+	g.Add(lifecycle.Component{Name: "schema watch", Run: lifecycle.Loop{
+		Name: "schema watch", Interval: schemaWatch, Log: a.log, RunOnce: a.watchSchema,
+	}.Run})
 	g.Add(lifecycle.Component{Name: "modes", Start: a.engine.modes.Start, Run: a.engine.modes.Run})
 	g.Add(lifecycle.Component{Name: "quotas", Start: a.keys.quotas.Start, Run: a.keys.quotas.Run})
 	g.Add(lifecycle.Component{Name: "scrape", Run: a.engine.scrape.Run})
@@ -202,6 +211,23 @@ func (a *App) prepareSchema(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("check schema (QUEEN_APPLY_SCHEMA is off; `broker migrate` applies it): %w", err)
+}
+
+// schemaWatch is how often a broker looks whether a newer one has applied a schema.
+const schemaWatch = 5 * time.Second
+
+// watchSchema notes whether the schema still admits this build.
+func (a *App) watchSchema(ctx context.Context) error {
+	err := a.db.Usable(ctx)
+	switch {
+	case errors.Is(err, schema.ErrTooNew):
+		if a.unfit.Swap(&err) == nil {
+			a.log.ErrorContext(ctx, "the schema no longer admits this version, which is unready from now on", logging.Err(err))
+		}
+	case err == nil && a.unfit.Swap(nil) != nil:
+		a.log.WarnContext(ctx, "the schema admits this version again")
+	}
+	return nil // others tell of a database that is away
 }
 
 // drain closes the port and waits for what is still being worked on. A part of

@@ -195,6 +195,30 @@ func TestBrokerServesWhileItsStopIsDelayed(t *testing.T) {
 	require.NoError(t, <-b.done)
 }
 
+func TestASchemaThatNoLongerAdmitsTheBrokerMakesItUnready(t *testing.T) {
+	t.Parallel()
+	b := serve(t, configFor(pgtest.NewConfig(t)))
+	record := func(generation int) {
+		require.NoError(t, b.db.Do(t.Context(), "age", func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `UPDATE queen.schema_files SET generation = $1, min_compatible = $1`, generation)
+			return err
+		}))
+		require.NoError(t, b.watchSchema(t.Context()))
+	}
+	require.NoError(t, b.ready())
+	record(schema.Generation + 1)
+	require.ErrorIs(t, b.ready(), schema.ErrTooNew)
+	require.Equal(t, http.StatusServiceUnavailable, b.operations("/ready"))
+	record(schema.Generation)
+	require.NoError(t, b.ready())
+
+	record(schema.Generation + 1)
+	b.db.Close()
+	require.NoError(t, b.watchSchema(t.Context()))
+	require.ErrorIs(t, b.ready(), schema.ErrTooNew, "a database that is away changes nothing")
+	require.NoError(t, b.stop())
+}
+
 func TestLosingTheDatabaseShowsInHealthOnly(t *testing.T) {
 	t.Parallel()
 	b := serve(t, configFor(pgtest.NewConfig(t)))

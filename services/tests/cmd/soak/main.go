@@ -83,6 +83,7 @@ func parse(args []string, stderr io.Writer) (soak.Config, error) {
 	flags.DurationVar(&cfg.Poll, "poll", cfg.Poll, "how long a pop waits")
 	flags.BoolVar(&cfg.Timers, "timers", cfg.Timers, "schedule a message for each partition; this needs a sweeper")
 	flags.IntVar(&cfg.Counters, "counters", cfg.Counters, "clients that increment a key, 0: none")
+	flags.BoolVar(&cfg.Keep, "keep", cfg.Keep, "leave queues and key behind also when all is well")
 	flags.DurationVar(&cfg.Patience, "patience", cfg.Patience, "how long a request is repeated, and how long nothing may move at the end")
 	flags.DurationVar(&cfg.Renew, "renew", cfg.Renew, "how often idle connections are given up for new ones, 0: never")
 	if err := flags.Parse(args); err != nil {
