@@ -36,11 +36,11 @@ type lot struct {
 	spots   map[*spot]struct{}
 	coming  int // requests on their way in
 	closing bool
-	empty   chan struct{} // closed once it is closing and empty
+	empty   chan struct{} // of who waits for it; closed once it is empty
 }
 
 func newLot(a *API) *lot {
-	return &lot{api: a, spots: make(map[*spot]struct{}), empty: make(chan struct{})}
+	return &lot{api: a, spots: make(map[*spot]struct{})}
 }
 
 // takes says whether the connection of a request can be parked: one of HTTP/1.1
@@ -95,12 +95,9 @@ func (l *lot) leave(s *spot) {
 }
 
 func (l *lot) settle() {
-	if l.closing && l.coming == 0 && len(l.spots) == 0 {
-		select {
-		case <-l.empty:
-		default:
-			close(l.empty)
-		}
+	if l.empty != nil && l.coming == 0 && len(l.spots) == 0 {
+		close(l.empty)
+		l.empty = nil
 	}
 }
 
@@ -119,13 +116,18 @@ func (l *lot) close() {
 	for s := range l.spots {
 		s.interruptIdle()
 	}
-	l.settle()
 }
 
-// wait returns when the lot is empty. At the deadline of ctx it cuts what is left.
+// wait returns when the lot is empty. Nothing may come any more: the server has no
+// request that could. At the deadline of ctx it cuts what is left.
 func (l *lot) wait(ctx context.Context) error {
+	empty := make(chan struct{})
+	l.mu.Lock()
+	l.empty = empty
+	l.settle()
+	l.mu.Unlock()
 	select {
-	case <-l.empty:
+	case <-empty:
 		return nil
 	case <-ctx.Done():
 	}

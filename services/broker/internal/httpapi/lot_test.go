@@ -247,6 +247,25 @@ func TestALeavingLotServesOnAndEndsConnectionsByTheirAnswers(t *testing.T) {
 	require.True(t, res.Close)
 }
 
+func TestAStopWaitsForPopsThatAreParkedAfterItBegan(t *testing.T) {
+	t.Parallel()
+	p := setupParking(t)
+	conn, r := p.dial()
+	_, err := fmt.Fprintf(conn, longPoll, 20_000)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return p.svc.Waiting() == 1 }, 10*time.Second, time.Millisecond)
+	stopped := make(chan error, 1)
+	go func() { stopped <- p.stop() }()
+	select {
+	case <-stopped:
+		require.Fail(t, "the pop is not answered yet")
+	case <-time.After(20 * httpapi.ParkAfter): // the server is done with it long before
+	}
+	p.svc.Close()
+	require.True(t, strings.HasPrefix(readHead(t, r), "HTTP/1.1 204 "))
+	require.NoError(t, <-stopped)
+}
+
 func TestAStopCutsParkedPopsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	p := setupParking(t)
