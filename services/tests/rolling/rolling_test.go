@@ -117,7 +117,7 @@ func (i *installation) replaceBroker(b *harness.Broker) {
 	harness.Eventually(i.t, patience, "the broker is no endpoint", func() bool { return !i.service.has(b) })
 	b.Restart(i.t)
 	harness.Eventually(i.t, patience, "the broker is an endpoint", func() bool { return i.service.has(b) })
-	i.t.Logf("a broker ended after %v, and another took its place after %v", ended.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	i.t.Logf("%s: %s ended after %v, and another took its place after %v", began.Format(time.StampMilli), b.URL, ended.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
 // replaceAll replaces every process once.

@@ -87,7 +87,7 @@ func (c *client) ask(ctx context.Context, r request) (reply, error) {
 		case ctx.Err() != nil:
 			return reply{lost: lost + 1}, ctx.Err()
 		case kind != "":
-			c.tally.failed(r.what, kind)
+			c.tally.failed(r.what, kind, "%v", err)
 			if kind != kindRefused {
 				lost++
 			}
@@ -125,10 +125,12 @@ func reasonOf(body []byte) string {
 // once sends a request once.
 func (c *client) once(ctx context.Context, r request) (reply, error) {
 	target := c.cfg.URLs[(c.next.Add(1)-1)%uint64(len(c.cfg.URLs))] + r.path
-	attempts := 0
+	var conns []string
 	// The transport repeats some requests by itself when a kept connection turns out to
 	// be closed. Clients of other languages do not.
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { attempts++ }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		conns = append(conns, fmt.Sprintf("%v to %v, idle for %v", i.Conn.LocalAddr(), i.Conn.RemoteAddr(), i.IdleTime))
+	}})
 	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
 	if err != nil {
 		return reply{}, err
@@ -138,8 +140,9 @@ func (c *client) once(ctx context.Context, r request) (reply, error) {
 	}
 	asked := time.Now()
 	res, err := c.http.Do(req)
-	for range attempts - 1 {
-		c.tally.failed(r.what, kindClosed)
+	lost := max(len(conns)-1, 0)
+	for _, conn := range conns[:lost] {
+		c.tally.failed(r.what, kindClosed, "%s: repeated by the transport", conn)
 	}
 	if err != nil {
 		return reply{}, err
@@ -150,7 +153,7 @@ func (c *client) once(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	c.tally.answered(r.what, res.StatusCode)
-	return reply{status: res.StatusCode, body: body, asked: asked, lost: max(attempts-1, 0)}, nil
+	return reply{status: res.StatusCode, body: body, asked: asked, lost: lost}, nil
 }
 
 // kindOf is empty where there is no error.

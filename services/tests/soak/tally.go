@@ -38,8 +38,10 @@ type Verdict struct {
 	Unexpected map[string]int64 `json:"unexpected"`
 	// SlowestMS is the longest time from the first attempt to the answer.
 	SlowestMS map[string]int64 `json:"slowestMs"`
-	// Problems are the first of them in words.
-	Problems []string `json:"problems"`
+	// Incidents are the first errors in words, Problems the first that are held against
+	// the installation.
+	Incidents []string `json:"incidents"`
+	Problems  []string `json:"problems"`
 }
 
 // Timers is what came of the scheduled messages. They are judged as the others are.
@@ -73,13 +75,15 @@ type tally struct {
 	unexpected map[string]int64
 	later      map[string]int64
 	slowest    map[string]int64
+	incidents  []string
 	problems   []string
+	began      time.Time
 }
 
 func newTally() *tally {
 	return &tally{
 		answers: map[string]map[string]int64{}, errors: map[string]map[string]int64{},
-		unexpected: map[string]int64{}, later: map[string]int64{}, slowest: map[string]int64{}, problems: []string{},
+		unexpected: map[string]int64{}, later: map[string]int64{}, slowest: map[string]int64{}, incidents: []string{}, problems: []string{}, began: time.Now(),
 	}
 }
 
@@ -96,10 +100,13 @@ func (t *tally) answered(what string, status int) {
 	count(t.answers, what, fmt.Sprint(status))
 }
 
-func (t *tally) failed(what, kind string) {
+func (t *tally) failed(what, kind string, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	count(t.errors, what, kind)
+	if len(t.incidents) < maxProblems {
+		t.incidents = append(t.incidents, fmt.Sprintf("%6.2fs %s %s: ", time.Since(t.began).Seconds(), what, kind)+fmt.Sprintf(format, args...))
+	}
 }
 
 func (t *tally) deferred(why string) {
@@ -164,6 +171,7 @@ func (t *tally) verdict() Verdict {
 		v.Errors[what] = maps.Clone(m)
 	}
 	v.Unexpected, v.Deferred, v.SlowestMS = maps.Clone(t.unexpected), maps.Clone(t.later), maps.Clone(t.slowest)
+	v.Incidents = append([]string{}, t.incidents...)
 	v.Problems = append([]string{}, t.problems...)
 	v.OK = v.Lost == 0 && v.OutOfOrder == 0 && v.Duplicates == 0 && v.Unanswered == 0 && len(v.Unexpected) == 0
 	return v
