@@ -4,7 +4,7 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-MODULES  := sql pkg services/broker services/maintainer services/sweeper services/tests
+MODULES  := sql pkg services/broker services/maintainer services/sweeper services/tests charts/tests
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
 
