@@ -59,6 +59,7 @@ func (c *consumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		got, err := c.client.ask(ctx, request{"pop", http.MethodGet, c.path, nil, http.StatusOK})
 		if err != nil || got.status == http.StatusNoContent {
+			sleep(ctx, pauseMin) // a broker that is about to end answers at once
 			continue
 		}
 		arrived := time.Now()

@@ -150,7 +150,7 @@ func (r *run) remove(ctx context.Context) {
 
 func (r *run) verdict() Verdict {
 	v := r.tally.verdict()
-	v.Seconds = time.Since(r.began).Round(time.Millisecond).Seconds()
+	v.Seconds = float64(time.Since(r.began).Milliseconds()) / 1000
 	v.Rest = int64(r.rest())
 	v.OK = v.OK && v.Rest == 0 && v.Pushed > 0
 	return v

@@ -257,8 +257,8 @@ func TestAStopWaitsForPopsThatAreParkedAfterItBegan(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- p.stop() }()
 	select {
-	case <-stopped:
-		require.Fail(t, "the pop is not answered yet")
+	case err := <-stopped:
+		require.Fail(t, "the pop is not answered yet", "%v", err)
 	case <-time.After(20 * httpapi.ParkAfter): // the server is done with it long before
 	}
 	p.svc.Close()
