@@ -21,7 +21,7 @@ import (
 
 // Secrets that the values of the matrix name, and that somebody else makes.
 var foreignSecrets = []string{
-	"x", "queen-db", "queen-db-app", "queen-db-owner", "queen-db-superuser", "queen-db-ca", "queen-hints-key",
+	"x", "queen-db", "queen-db-app", "queen-db-runtime", "queen-db-owner", "queen-db-superuser", "queen-db-ca", "queen-hints-key",
 	"queen-jwt", "queen-encryption", "queen-otlp",
 }
 
