@@ -7,6 +7,7 @@
 {{- range $name := include "queen.services" . | fromJsonArray -}}
 {{- $ctx := dict "root" $ "name" $name "set" (include "queen.settings" (dict "root" $ "name" $name) | fromJson) -}}
 {{- include "queen.guard.replicas" $ctx -}}
+{{- include "queen.guard.strategy" $ctx -}}
 {{- include "queen.guard.grace" $ctx -}}
 {{- include "queen.guard.startup" $ctx -}}
 {{- include "queen.guard.variables" $ctx -}}
@@ -92,6 +93,14 @@
 {{- if and $scaling.targetMemoryPercent (not (dig "resources" "requests" "memory" "" .set)) -}}
 {{- fail (printf "\n\n%s.autoscaling.targetMemoryPercent is a part of the memory request, and there is none. Set %s.resources.requests.memory.\n" .name .name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "queen.guard.strategy" -}}
+{{- $rolling := .set.strategy.rollingUpdate | default dict -}}
+{{- if and (eq .set.strategy.type "RollingUpdate") (eq (include "queen.kind" .) "Deployment")
+  (has (get $rolling "maxSurge" | toString) (list "0" "0%")) (has (get $rolling "maxUnavailable" | toString) (list "0" "0%")) -}}
+{{- fail (printf "\n\n%s.strategy.rollingUpdate: maxSurge and maxUnavailable are both 0, so that no pod could ever be replaced. Set %s.strategy.rollingUpdate.maxSurge or maxUnavailable to 1.\n" .name .name) -}}
 {{- end -}}
 {{- end -}}
 
