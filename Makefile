@@ -4,16 +4,16 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-MODULES  := sql pkg services/broker services/maintainer services/sweeper services/tests charts/tests
+MODULES  := sql pkg services/broker services/maintainer services/queen services/sweeper services/tests charts/tests
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(MODULES)))
 BIN      := $(CURDIR)/.bin
 
-# The services that there are binaries of.
-SERVICES := broker maintainer sweeper
+# The services that there are binaries of, and all of them in one for trials.
+SERVICES := broker maintainer sweeper queen
 
 # Packages whose tests run under the race detector in `make test`. The end-to-end
 # suite drives binaries; `make test-race` builds those with the detector too.
-RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/... ./services/sweeper/...
+RACE_PACKAGES := ./pkg/... ./services/broker/... ./services/maintainer/... ./services/queen/... ./services/sweeper/...
 
 # What makes the engine fast and may be switched off without changing an answer.
 SWITCHES := QUEEN_HOTLIST=0 QUEEN_ACK_FUSION=0 QUEEN_ACK_REGISTRY=0 QUEEN_DEDUP_CACHE=0 QUEEN_POP_FUSION=0 QUEEN_KV_FLIGHTS=-1
@@ -44,6 +44,21 @@ build: ## Build the services into .bin/
 	@mkdir -p $(BIN)
 	@for s in $(SERVICES); do echo "build $$s"; \
 		go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/queen-$$s ./services/$$s || exit 1; done
+
+# Images bear the version that the chart asks for, and the time of the last commit, so
+# that the same commit gives the same digests.
+IMAGE_VERSION     ?= $(shell awk '$$1 == "appVersion:" {gsub(/"/, "", $$2); print $$2}' $(CHART)/Chart.yaml)
+PLATFORMS         ?= linux/amd64,linux/arm64
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: image
+image: $(BIN)/image ## Build the container images into .bin/images/, without a container engine (PLATFORMS=, IMAGE_VERSION=)
+	$(BIN)/image -source . -out $(BIN)/images -platforms $(PLATFORMS) -version $(IMAGE_VERSION) \
+		-revision $(COMMIT) -created $(SOURCE_DATE_EPOCH) $(IMAGES)
+
+.PHONY: image-test
+image-test: ## Test the images: size, content, and that the same source gives the same digests
+	cd deploy/image && GOWORK=off go test -count=1 ./...
 
 .PHONY: test
 test: ## Run every test; race detector on for the packages with concurrency
@@ -131,6 +146,11 @@ chart-files: ## Copy dashboards and alerts of deploy/ into the chart, which read
 	@mkdir -p $(CHART)/files/dashboards
 	cp deploy/grafana/queen-*.json $(CHART)/files/dashboards/
 	cp deploy/prometheus/alerts.yaml $(CHART)/files/
+
+# The builder of the images is a module of its own for the same reason as the tools.
+$(BIN)/image: $(wildcard deploy/image/*.go) deploy/image/go.mod deploy/image/go.sum
+	@mkdir -p $(BIN)
+	cd deploy/image && GOWORK=off go build -o $@ .
 
 # The linter is a tool dependency of its own module, so that its dependencies
 # never meet those of the product.

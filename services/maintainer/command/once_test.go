@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -60,7 +60,7 @@ func prepare(t *testing.T, statements ...string) {
 func TestReportIsPrintedBesideAFailure(t *testing.T) {
 	prepare(t, due, refuseBad)
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, worker.ExitFailed, run([]string{"run-once", "--json"}, &stdout, &stderr))
+	require.Equal(t, worker.ExitFailed, Run([]string{"run-once", "--json"}, &stdout, &stderr))
 	var report struct {
 		Led    bool
 		Phases []struct {
@@ -77,14 +77,14 @@ func TestReportIsPrintedBesideAFailure(t *testing.T) {
 	require.Regexp(t, `(?m)^maintainer: retention: partition .* of queue "bad": .*refused`, stderr.String())
 
 	stdout.Reset()
-	require.Equal(t, worker.ExitFailed, run([]string{"run-once"}, &stdout, &stderr))
+	require.Equal(t, worker.ExitFailed, Run([]string{"run-once"}, &stdout, &stderr))
 	require.Contains(t, stdout.String(), "retention: 1 attempts failed; what they left is tried again in a later cycle.\n")
 }
 
 func TestFailedPurgeOfMetricsIsNoFailure(t *testing.T) {
 	prepare(t, due, refusePurge)
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, worker.ExitOK, run([]string{"run-once"}, &stdout, &stderr))
+	require.Equal(t, worker.ExitOK, Run([]string{"run-once"}, &stdout, &stderr))
 	require.Contains(t, stdout.String(), "Deleted 2 segments with 2 messages")
 	require.Contains(t, stdout.String(), "metrics: the purge failed, which is no failure of the cycle; the log says why.\n")
 	require.NotContains(t, stdout.String(), "partitions failed")
@@ -96,7 +96,7 @@ func TestNothingIsPrintedOfACycleThatDidNotBegin(t *testing.T) {
 	prepare(t, `ALTER FUNCTION queen.log_retention_plan_v1() RENAME TO away`)
 	for _, args := range [][]string{{"run-once"}, {"run-once", "--json"}, {"run-once", "--dry-run"}} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, worker.ExitFailed, run(args, &stdout, &stderr))
+		require.Equal(t, worker.ExitFailed, Run(args, &stdout, &stderr))
 		require.Empty(t, stdout.String())
 		require.Contains(t, stderr.String(), "maintainer: make the plan: ")
 	}

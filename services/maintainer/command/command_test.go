@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	workertest.Arguments(t, run, map[string]workertest.Call{
+	workertest.Arguments(t, Run, map[string]workertest.Call{
 		"help":                  {Args: []string{"--help"}, Code: 0, Stdout: usage},
 		"unknown command":       {Args: []string{"migrate"}, Code: 2, Stderr: "maintainer: unknown arguments [\"migrate\"]\n\n" + usage},
 		"unknown flag":          {Args: []string{"run-once", "--force"}, Code: 2, Stderr: "maintainer: run-once: flag provided but not defined: -force\n\n" + usage},
@@ -31,7 +31,7 @@ func TestBadConfigurationExitsWithEveryProblem(t *testing.T) {
 func requireProblems(t *testing.T, args []string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, 1, run(args, &stdout, &stderr))
+	require.Equal(t, 1, Run(args, &stdout, &stderr))
 	require.Empty(t, stdout.String())
 	require.Contains(t, stderr.String(), "maintainer: configuration: 2 problems\n  RETENTION_BATCH_SIZE=\"many\": a whole number is allowed\n  DB_POOL_SIZE=")
 }

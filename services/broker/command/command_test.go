@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func TestArguments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer
-			require.Equal(t, tc.code, run(tc.args, &stdout, &stderr))
+			require.Equal(t, tc.code, Run(tc.args, &stdout, &stderr))
 			require.Equal(t, tc.stdout, stdout.String())
 			require.Equal(t, tc.stderr, stderr.String())
 		})
@@ -33,6 +33,6 @@ func TestBadConfigurationExitsWithEveryProblem(t *testing.T) {
 	t.Setenv("PORT", "eighty")
 	t.Setenv("DB_POOL_SIZE", "-1")
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, 1, run(nil, &stdout, &stderr))
+	require.Equal(t, 1, Run(nil, &stdout, &stderr))
 	require.Contains(t, stderr.String(), "broker: configuration: 2 problems\n  PORT=\"eighty\": a whole number is allowed\n  DB_POOL_SIZE=")
 }
