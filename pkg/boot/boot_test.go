@@ -104,7 +104,8 @@ func TestDatabasesThatNeverFitAreRefusedAtOnce(t *testing.T) {
 		return err
 	}))
 	for name, call := range map[string]func(context.Context) error{
-		"await": d.AwaitSchema, "require": d.RequireSchema, "install": d.InstallSchema, "usable": d.Usable,
+		"install": func(ctx context.Context) error { return d.InstallSchema(ctx) },
+		"await":   d.AwaitSchema, "require": d.RequireSchema, "usable": d.Usable,
 	} {
 		require.ErrorIs(t, call(t.Context()), schema.ErrTooNew, name)
 	}

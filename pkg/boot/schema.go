@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/queenmq/queen/pkg/logging"
@@ -20,8 +21,15 @@ const forever time.Duration = math.MaxInt64
 // PostgreSQL goes away in the middle: what it has done stays done. The time bounds
 // when it begins, not how long it takes, since a change to a large database may
 // take long.
-func (d *Database) InstallSchema(ctx context.Context) error {
-	apply := func(context.Context) error { return d.applySchema(ctx) }
+//
+// Then the roles, if any, are granted what the services need.
+func (d *Database) InstallSchema(ctx context.Context, roles ...string) error {
+	apply := func(context.Context) error {
+		if err := d.applySchema(ctx); err != nil {
+			return err
+		}
+		return d.grant(ctx, roles)
+	}
 	return d.persist(ctx, d.wait, componentSchema, apply, func(err error) bool {
 		return !refused(err) && !errors.Is(err, schema.ErrUnknownFiles) && store.Classify(err) == store.Transient
 	})
@@ -39,6 +47,18 @@ func (d *Database) applySchema(ctx context.Context) error {
 	default:
 		d.log.InfoContext(ctx, "schema is up to date", slog.Int(logging.KeyApplied, len(res.Applied)),
 			slog.Duration(logging.KeyElapsed, time.Since(began)))
+	}
+	return nil
+}
+
+func (d *Database) grant(ctx context.Context, roles []string) error {
+	granted, err := schema.Grant(ctx, d.DB, roles...)
+	if err != nil {
+		return fmt.Errorf("QUEEN_RUNTIME_ROLE: %w", err)
+	}
+	if len(granted) > 0 {
+		d.log.InfoContext(ctx, "the runtime role was granted what it lacked", slog.Int(logging.KeyCount, len(granted)),
+			slog.String(logging.KeyStatement, strings.Join(granted, "; ")))
 	}
 	return nil
 }

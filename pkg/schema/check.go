@@ -23,7 +23,7 @@ func Check(ctx context.Context, db *pgdb.DB) error {
 		}
 		rec, err := readRecord(ctx, conn)
 		if err != nil {
-			return explain(err, db.Config())
+			return explainRead(err, db.Config())
 		}
 		if newer, err := rec.newer(); newer {
 			return err

@@ -115,9 +115,19 @@ func pause(ctx context.Context) error {
 // explain adds what an operator can do about a missing privilege.
 func explain(err error, cfg pgdb.Config) error {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42501" {
+	if errors.As(err, &pg) && pg.Code == codePrivilege {
 		return fmt.Errorf("%w: role %q needs CREATE on database %q, and must own the schemas queen and queen_streams and all in them: %w",
 			ErrPrivilege, cfg.User, cfg.Database, err)
+	}
+	return err
+}
+
+// explainRead is explain for a role that only uses the schema.
+func explainRead(err error, cfg pgdb.Config) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == codePrivilege {
+		return fmt.Errorf("%w: role %q may not use the schema in database %q; `broker migrate` with QUEEN_RUNTIME_ROLE=%s lets it: %w",
+			ErrPrivilege, cfg.User, cfg.Database, cfg.User, err)
 	}
 	return err
 }

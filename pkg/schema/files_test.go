@@ -17,7 +17,7 @@ func planned() []string {
 		"011_log_stats", "012_configure", "013_analytics", "014_consumer_groups", "015_status", "016_messages",
 		"017_traces", "018_stats", "019_worker_metrics", "020_log_partition_counters", "021_postgres_stats",
 		"022_retention_analytics", "023_prometheus", "024_kv", "025_log_timers", "026_kv_sweeper", "027_kv_quota",
-		"030_ephemeral",
+		"028_runtime_role", "030_ephemeral",
 	}
 }
 

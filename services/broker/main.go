@@ -2,6 +2,7 @@
 //
 //	broker            serve until SIGINT or SIGTERM
 //	broker migrate    apply the schema and exit
+//	broker check      try out a running installation over HTTP
 //	broker version    print the version
 //
 // All settings are environment variables; the README lists them.

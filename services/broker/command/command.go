@@ -14,14 +14,16 @@ import (
 	"github.com/queenmq/queen/pkg/logging"
 	"github.com/queenmq/queen/pkg/telemetry"
 	"github.com/queenmq/queen/services/broker/internal/app"
+	"github.com/queenmq/queen/services/broker/internal/check"
 	"github.com/queenmq/queen/services/broker/internal/config"
 	"github.com/queenmq/queen/services/broker/internal/gcpace"
 )
 
-const usage = `usage: broker [migrate | version]
+const usage = `usage: broker [migrate | check | version]
 
   (no argument)  serve until SIGINT or SIGTERM
   migrate        apply the schema to the database and exit
+  check [URL]    try out a running installation over HTTP; check --help tells more
   version        print the version
 
 Settings are environment variables; see the README.
@@ -49,6 +51,8 @@ func Run(args []string, stdout, stderr io.Writer) int {
 		command = args[0]
 	}
 	switch {
+	case command == "check":
+		return check.Command(args[1:], os.Getenv, stdout, stderr)
 	case len(args) > 1:
 	case command == "version":
 		fmt.Fprintln(stdout, buildinfo.Version())

@@ -265,7 +265,7 @@ func TestMetricsOfAnInstallationAtWork(t *testing.T) {
 	}()
 	defer func() { cancel(); <-gone }()
 
-	m := harness.StartMaintainer(t, b.DB) // it looks at once, and then every ten seconds
+	m := harness.StartMaintainer(t, b.DB, b.DB.Monitor(t)...) // it looks at once, and then every ten seconds
 
 	var broker, sweeper, maintainer map[string]*dto.MetricFamily
 	require.EventuallyWithT(t, func(c *assert.CollectT) {

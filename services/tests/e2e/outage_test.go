@@ -200,7 +200,7 @@ func TestParkedPollsOutliveAnOutage(t *testing.T) {
 
 func TestTwoBrokersBootAtOnce(t *testing.T) {
 	t.Parallel()
-	b := harness.StartOne(t)
+	b := harness.StartSetup(t, harness.Setup{Brokers: 1, Owner: true}).Broker
 	b.Terminate(t)
 	b.DB.Exec(t, `DROP SCHEMA queen CASCADE`)
 	peer := b.Sibling(t) // installs the schema again
@@ -212,7 +212,7 @@ func TestTwoBrokersBootAtOnce(t *testing.T) {
 
 func TestMigrateAppliesAndExits(t *testing.T) {
 	t.Parallel()
-	b := harness.StartOne(t)
+	b := harness.StartSetup(t, harness.Setup{Brokers: 1, Owner: true}).Broker
 	b.Terminate(t)
 	b.DB.Exec(t, `DROP SCHEMA queen CASCADE`)
 	out, err := b.Run(t, nil, "migrate")

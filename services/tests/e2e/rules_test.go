@@ -108,6 +108,8 @@ func sabotage(t *testing.T, db *harness.Database, table, state string, n int) {
 		`CREATE SCHEMA IF NOT EXISTS sabotage`,
 		`DROP SEQUENCE IF EXISTS sabotage.attempts CASCADE`,
 		`CREATE SEQUENCE sabotage.attempts`,
+		`GRANT USAGE ON SCHEMA sabotage TO PUBLIC`,
+		`GRANT USAGE ON SEQUENCE sabotage.attempts TO PUBLIC`,
 		`CREATE OR REPLACE FUNCTION sabotage.fail() RETURNS trigger LANGUAGE plpgsql AS $$
 		 BEGIN
 			IF nextval('sabotage.attempts') <= TG_ARGV[0]::int THEN

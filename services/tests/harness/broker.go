@@ -39,6 +39,9 @@ type Setup struct {
 	Brokers int
 	// Server gives the test a PostgreSQL server of its own.
 	Server bool
+	// Owner has the services run as the owner of the schema, which brokers apply when
+	// they start. Without it they run as a role that owns nothing.
+	Owner bool
 	// Proxy puts a proxy between the brokers and PostgreSQL.
 	Proxy bool
 	// Sweepers is the number of sweepers on the database. They and the brokers tell
@@ -78,7 +81,7 @@ func (s *suite) startShared() (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := pg.create(ctx)
+	db, err := s.createReady(ctx, pg, false)
 	if err != nil {
 		return nil, err
 	}
@@ -150,18 +153,37 @@ func (s *Stage) database(t testing.TB, setup Setup) *Database {
 		db, err := openDatabase(t.Context(), s.Server.URL("postgres"), "postgres")
 		require.NoError(t, err)
 		t.Cleanup(db.Pool.Close)
+		if setup.Owner || current.owner() {
+			db.asOwner()
+			return db
+		}
+		require.NoError(t, createRuntimeRole(t.Context(), db.Pool))
+		require.NoError(t, current.migrate(t.Context(), db))
 		return db
 	}
-	return NewDatabase(t)
+	return newDatabase(t, func(ctx context.Context, pg *postgres) (*Database, error) {
+		return current.createReady(ctx, pg, setup.Owner)
+	})
 }
 
 // NewDatabase makes a database of the test's own on the suite's server, without the
 // schema.
 func NewDatabase(t testing.TB) *Database {
 	t.Helper()
+	return newDatabase(t, func(ctx context.Context, pg *postgres) (*Database, error) {
+		db, err := pg.create(ctx, "")
+		if err == nil && current.owner() {
+			db.asOwner()
+		}
+		return db, err
+	})
+}
+
+func newDatabase(t testing.TB, create func(context.Context, *postgres) (*Database, error)) *Database {
+	t.Helper()
 	pg, err := current.postgres()
 	require.NoError(t, err)
-	db, err := pg.create(t.Context())
+	db, err := create(t.Context(), pg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := pg.drop(context.Background(), db); err != nil {
@@ -174,10 +196,7 @@ func NewDatabase(t testing.TB) *Database {
 // Migrate applies the schema to a database.
 func Migrate(t testing.TB, db *Database) {
 	t.Helper()
-	path, err := current.broker()
-	require.NoError(t, err)
-	r := execute(t, path, slices.Concat(cleanEnvironment(), db.env), "migrate")
-	require.Zero(t, r.Code, r.Stderr)
+	require.NoError(t, current.migrate(t.Context(), db))
 }
 
 // Sibling runs another broker on the same database, which nobody tells anything.
@@ -283,7 +302,7 @@ func (s *suite) newBroker(ctx context.Context, db *Database, ops bool, env []str
 			return nil, err
 		}
 	}
-	env = slices.Concat(cleanEnvironment(), db.env, []string{
+	env = slices.Concat(cleanEnvironment(), db.brokerEnv(), []string{
 		"PORT=" + strconv.Itoa(port), "QUEEN_BIND_ADDR=127.0.0.1", "QUEEN_OPS_ADDR=" + address,
 		// Tests are one tenant, and come all at once.
 		"QUEEN_KV_READ_RATE=1000000", "QUEEN_KV_READ_BURST=1000000", "QUEEN_KV_WRITE_RATE=1000000", "QUEEN_KV_WRITE_BURST=1000000", "QUEEN_KV_CELL_RATE=0",

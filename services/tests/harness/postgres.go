@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,15 +28,19 @@ type postgres struct {
 	number atomic.Int64 // of the next database
 }
 
-// Database is one database of that server, without the schema until a broker
-// applies it.
+// Database is one database of that server.
 type Database struct {
 	Name string
 	// Pool is the suite's own way in, past the broker.
-	Pool    *pgxpool.Pool
-	address string   // of the server
-	env     []string // how a broker connects
+	Pool     *pgxpool.Pool
+	address  string   // of the server
+	env      []string // how a service connects
+	ownerEnv []string // how whoever owns the schema connects
+	owned    bool     // services are the owner, too
 }
+
+// asOwner has services connect as the owner of the schema, and brokers apply it.
+func (d *Database) asOwner() { d.env, d.owned = d.ownerEnv, true }
 
 func (s *suite) startPostgres() (*postgres, error) {
 	url := os.Getenv("QUEEN_TEST_PG_URL")
@@ -53,6 +58,13 @@ func (s *suite) startPostgres() (*postgres, error) {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	s.onClose(admin.Close)
+	if err := createRuntimeRole(ctx, admin); err != nil {
+		return nil, err
+	}
+	s.onClose(func() {
+		_, err := admin.Exec(context.Background(), "DROP ROLE "+pgx.Identifier{runtimeRole()}.Sanitize())
+		s.fault(err)
+	})
 	return &postgres{url: url, admin: admin}, nil
 }
 
@@ -73,10 +85,14 @@ func (s *suite) startServer(ctx context.Context, name string) (*pglocal.Server, 
 	return server, nil
 }
 
-// create makes an empty database.
-func (p *postgres) create(ctx context.Context) (*Database, error) {
+// create makes a database, a copy of another one or an empty one.
+func (p *postgres) create(ctx context.Context, template string) (*Database, error) {
 	name := "queen_e2e_" + strconv.Itoa(os.Getpid()) + "_" + strconv.FormatInt(p.number.Add(1), 10)
-	if _, err := p.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+	statement := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
+	if template != "" {
+		statement += " TEMPLATE " + pgx.Identifier{template}.Sanitize()
+	}
+	if _, err := p.admin.Exec(ctx, statement); err != nil {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
 	return openDatabase(ctx, p.url, name)
@@ -94,14 +110,15 @@ func openDatabase(ctx context.Context, url, name string) (*Database, error) {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	address := net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port)))
-	return &Database{Name: name, Pool: pool, address: address, env: []string{
+	env := []string{
 		"PG_HOST=" + cfg.ConnConfig.Host,
 		"PG_PORT=" + strconv.Itoa(int(cfg.ConnConfig.Port)),
 		"PG_USER=" + cfg.ConnConfig.User,
 		"PG_PASSWORD=" + cfg.ConnConfig.Password,
 		"PG_DATABASE=" + name,
 		"PG_USE_SSL=false",
-	}}, nil
+	}
+	return &Database{Name: name, Pool: pool, address: address, env: slices.Concat(env, runtimeEnv()), ownerEnv: env}, nil
 }
 
 // proxied makes brokers connect through a proxy. The suite's own pool does not.

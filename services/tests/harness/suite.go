@@ -58,6 +58,7 @@ type suite struct {
 	maintainer func() (string, error)
 	sweeper    func() (string, error)
 	postgres   func() (*postgres, error)
+	template   func() (string, error) // database with the schema, to copy
 	shared     func() (*Broker, error)
 	contract   func() (*contract.Contract, error)
 
@@ -107,6 +108,9 @@ func flagGiven(name string) bool {
 	return given
 }
 
+// owner tells whether services run as the owner of the schema.
+func (s *suite) owner() bool { return os.Getenv(variableOwner) == "1" }
+
 // Long tells whether the run has time for long tests.
 func Long() bool { return os.Getenv(variableLong) == "1" }
 
@@ -135,6 +139,7 @@ func newSuite(dir, data string) *suite {
 	s.maintainer = sync.OnceValues(func() (string, error) { return s.build("maintainer", "QUEEN_MAINTAINER_BIN") })
 	s.sweeper = sync.OnceValues(func() (string, error) { return s.build("sweeper", "QUEEN_SWEEPER_BIN") })
 	s.postgres = sync.OnceValues(s.startPostgres)
+	s.template = sync.OnceValues(s.makeTemplate)
 	s.shared = sync.OnceValues(s.startShared)
 	s.contract = sync.OnceValues(readContract)
 	return s

@@ -204,7 +204,7 @@ func (a *App) leave() {
 // prepareSchema applies the schema, or waits until somebody else has.
 func (a *App) prepareSchema(ctx context.Context) error {
 	if a.cfg.Server.ApplySchema {
-		return a.db.InstallSchema(ctx)
+		return a.db.InstallSchema(ctx, a.cfg.Server.RuntimeRoles()...)
 	}
 	err := a.db.RequireSchema(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -246,7 +246,7 @@ func (a *App) drain(ctx context.Context) error {
 func (a *App) Migrate(ctx context.Context) error {
 	err := a.db.Connect(ctx)
 	if err == nil {
-		err = a.db.InstallSchema(ctx)
+		err = a.db.InstallSchema(ctx, a.cfg.Server.RuntimeRoles()...)
 	}
 	a.keys.db.Close()
 	a.db.Close()

@@ -59,7 +59,10 @@ type Server struct {
 	MaxBodyBytes     int64 `envconfig:"QUEEN_MAX_BODY_BYTES" default:"67108864"`
 	MaxInflightBytes int64 `envconfig:"QUEEN_MAX_INFLIGHT_BYTES" default:"268435456"`
 	// ApplySchema brings the database to this binary's schema at start.
-	ApplySchema bool          `envconfig:"QUEEN_APPLY_SCHEMA" default:"true"`
+	ApplySchema bool `envconfig:"QUEEN_APPLY_SCHEMA" default:"true"`
+	// RuntimeRole lists roles that own nothing and run services: whoever applies the
+	// schema grants them what they need.
+	RuntimeRole string        `envconfig:"QUEEN_RUNTIME_ROLE"`
 	BootDBWait  time.Duration `envconfig:"QUEEN_BOOT_DB_WAIT_MS" default:"60000"`
 	// ShutdownDelay is how long a broker that was asked to stop goes on serving, already
 	// unready, so that those who send requests to it can learn of that.
@@ -200,6 +203,17 @@ func Load() (*Config, error) {
 	c.KV.clamp()
 	c.Rates.clamp()
 	return c, nil
+}
+
+// RuntimeRoles are the names in RuntimeRole.
+func (s Server) RuntimeRoles() []string {
+	var roles []string
+	for name := range strings.SplitSeq(s.RuntimeRole, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			roles = append(roles, name)
+		}
+	}
+	return roles
 }
 
 // Addr is the address of the client listener.

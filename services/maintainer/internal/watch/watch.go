@@ -59,6 +59,7 @@ type Watch struct {
 	db      Store
 	log     *slog.Logger
 	nextLag time.Time
+	blind   sync.Once // tells of what the role may not see
 
 	mu       sync.Mutex
 	up       bool
@@ -103,6 +104,11 @@ func (w *Watch) lookAtHealth(ctx context.Context) error {
 	w.up = err == nil
 	if err == nil {
 		w.health = sight[store.DatabaseHealth]{h, time.Now()}
+	}
+	if err == nil && h.WALBytes == nil {
+		w.blind.Do(func() {
+			w.log.InfoContext(ctx, "the database role is no member of pg_monitor: sessions of other roles and the size of the write-ahead log are not seen")
+		})
 	}
 	return err
 }
