@@ -55,13 +55,15 @@ func load(fsys fs.FS) ([]file, error) {
 
 func embedded() ([]file, error) { return load(queensql.Files) }
 
-// Fingerprint identifies the embedded files: equal fingerprints, equal schema.
+// Fingerprint identifies the embedded files and their generation: equal fingerprints,
+// equal schema, equal record.
 func Fingerprint() (string, error) {
 	files, err := embedded()
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.New()
+	fmt.Fprintf(sum, "generation %d, compatible %d\n", Generation, MinCompatible)
 	for _, f := range files {
 		fmt.Fprintf(sum, "%s %s\n", f.name, f.sha)
 	}
