@@ -138,6 +138,7 @@ func (l *ledger) push(ctx context.Context, b *harness.Broker, items []harness.It
 func followLanes(t *testing.T, db *harness.Database) {
 	t.Helper()
 	db.Exec(t, `CREATE TABLE public.lanes (id UUID, queue_id UUID, name TEXT)`)
+	db.Exec(t, `GRANT INSERT ON public.lanes TO PUBLIC`)
 	db.Exec(t, `CREATE FUNCTION public.note_lane() RETURNS trigger LANGUAGE plpgsql AS $f$
 		BEGIN INSERT INTO public.lanes VALUES (NEW.id, NEW.queue_id, NEW.name); RETURN NULL; END $f$`)
 	db.Exec(t, `CREATE TRIGGER zz_lanes AFTER INSERT ON queen.log_partitions FOR EACH ROW EXECUTE FUNCTION public.note_lane()`)

@@ -34,7 +34,7 @@ func admit(t *testing.T, db *harness.Database, least int) {
 // is not is unready while it runs, and ends when it starts. Both say why.
 func TestAnOlderVersionBesideANewerSchema(t *testing.T) {
 	t.Parallel()
-	b := harness.StartSetup(t, harness.Setup{Brokers: 1, Ops: true}).Broker
+	b := harness.StartSetup(t, harness.Setup{Brokers: 1, Ops: true, Owner: true}).Broker
 	own := harness.Value[int](t, b.DB, `SELECT max(generation) FROM queen.schema_files`)
 	admit(t, b.DB, own)
 	before := harness.Value[string](t, b.DB, record)

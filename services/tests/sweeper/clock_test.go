@@ -24,6 +24,7 @@ var clocks = map[string]struct{ code, volatility string }{
 func shiftClock(t *testing.T, db *harness.Database, by time.Duration) {
 	t.Helper()
 	db.Exec(t, `CREATE SCHEMA machine`)
+	db.Exec(t, `GRANT USAGE ON SCHEMA machine TO PUBLIC`)
 	for name, c := range clocks {
 		db.Exec(t, fmt.Sprintf(`CREATE FUNCTION machine.%s() RETURNS timestamptz LANGUAGE internal %s AS '%s'`, name, c.volatility, c.code))
 		db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pg_catalog.%[1]s() RETURNS timestamptz LANGUAGE sql %[2]s
