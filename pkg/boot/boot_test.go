@@ -206,3 +206,11 @@ func TestPersistRepeatsItselfInTheLogNowAndThen(t *testing.T) {
 		require.LessOrEqual(t, said, 361, "once in 10 s")
 	})
 }
+
+func TestARoleThatDoesNotExistEndsTheInstallationAtOnce(t *testing.T) {
+	t.Parallel()
+	d := open(t, pgtest.NewConfig(t), time.Minute)
+	err := d.InstallSchema(t.Context(), "nobody_of_that_name")
+	require.ErrorIs(t, err, schema.ErrNoRole)
+	require.ErrorContains(t, err, `QUEEN_RUNTIME_ROLE: grant to role "nobody_of_that_name"`)
+}

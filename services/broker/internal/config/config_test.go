@@ -276,3 +276,9 @@ func TestTheReadmeDescribesEveryVariable(t *testing.T) {
 	t.Parallel()
 	configtest.Documented(t, "../../../../README.md", &config.Config{})
 }
+
+func TestRuntimeRolesAreAList(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, config.Server{RuntimeRole: " , "}.RuntimeRoles())
+	require.Equal(t, []string{"one", "the other"}, config.Server{RuntimeRole: "one, the other,"}.RuntimeRoles())
+}
