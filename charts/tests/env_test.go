@@ -16,7 +16,6 @@ import (
 
 // later are variables that services do not read yet; values.yaml says so where they are set.
 var later = []string{
-	"QUEEN_RUNTIME_ROLE",
 	"FILE_BUFFER_DIR", "QUEEN_TENANCY_HEADER", "QUEEN_KV_TRUSTED_PROXY", "QUEEN_ENCRYPTION_KEY",
 	"JWT_ENABLED", "JWT_ALGORITHM", "JWT_SECRET", "JWT_PUBLIC_KEY", "JWT_JWKS_URL", "JWT_JWKS_REFRESH_INTERVAL",
 	"JWT_JWKS_TIMEOUT_MS", "JWT_ISSUER", "JWT_AUDIENCE", "JWT_CLOCK_SKEW", "JWT_SKIP_PATHS", "JWT_ROLES_CLAIM",
