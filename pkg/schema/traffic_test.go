@@ -186,12 +186,12 @@ func TestClientsSeeNoErrorWhileAFunctionChangesItsResult(t *testing.T) {
 	require.NoError(t, g.Wait())
 }
 
-// reapply applies twenty times, then tells the clients to stop.
+// reapply applies ten times, then tells the clients to stop.
 func reapply(t *testing.T, done chan struct{}, apply func(n int) error) error {
 	t.Helper()
 	defer close(done)
 	var errs []error
-	for n := range 20 {
+	for n := range 10 {
 		errs = append(errs, apply(n+1))
 	}
 	return errors.Join(errs...)

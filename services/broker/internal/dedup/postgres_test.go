@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -26,7 +27,19 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/dedup"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+// modelChecks is the number of histories that the model test tries: each takes a tenth
+// of a second under the race detector. -rapid.checks asks for another.
+const modelChecks = "40"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
+	if !asked {
+		_ = flag.Set("rapid.checks", modelChecks)
+	}
+	os.Exit(pgtest.Main(m))
+}
 
 // world is one database and what several brokers know of it.
 type world struct {
