@@ -102,6 +102,20 @@ func (p *Proxy) Cut() {
 // a retransmission.
 func (p *Proxy) Heal() { p.become(forwarding) }
 
+// Move leads every further connection to another server, as an address does after a
+// failover. Those that are open stay where they are.
+func (p *Proxy) Move(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+func (p *Proxy) address() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
+}
+
 // Close ends the proxy and whatever goes through it.
 func (p *Proxy) Close() {
 	p.become(closed)
@@ -191,7 +205,7 @@ func (p *Proxy) serve(client net.Conn) {
 	if !p.pass() {
 		return
 	}
-	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.target)
+	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.address())
 	if err != nil {
 		return
 	}

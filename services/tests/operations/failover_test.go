@@ -1,0 +1,181 @@
+package operations_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/queenmq/queen/pkg/pglocal"
+	"github.com/queenmq/queen/services/tests/harness"
+)
+
+const patience = 30 * time.Second
+
+// producer pushes numbered messages into one lane, each until it is answered 201.
+type producer struct {
+	mu       sync.Mutex
+	answered int            // messages 0 to answered-1 are stored
+	refusals map[int]string // by HTTP status, 0 for no answer: the last text
+	cancel   context.CancelFunc
+	done     chan struct{}
+}
+
+func produce(t *testing.T, b *harness.Broker) *producer {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &producer{refusals: map[int]string{}, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		for ctx.Err() == nil {
+			p.push(ctx, b)
+		}
+	}()
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *producer) push(ctx context.Context, b *harness.Broker) {
+	n := p.count()
+	body := fmt.Appendf(nil, `{"items":[{"queue":"orders","partition":"lane","transactionId":"%d","payload":%d}]}`, n, n)
+	a, err := b.Call(ctx, http.MethodPost, "/api/v1/push", body)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err != nil:
+		p.refusals[0] = err.Error()
+	case a.Status == http.StatusCreated && !strings.Contains(a.String(), `"failed"`):
+		p.answered++
+	default:
+		p.refusals[a.Status] = a.String()
+	}
+}
+
+func (p *producer) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answered
+}
+
+// goesOn waits until so many more messages are stored.
+func (p *producer) goesOn(t *testing.T, more int) {
+	t.Helper()
+	from := p.count()
+	require.Eventually(t, func() bool { return p.count() >= from+more }, patience, 10*time.Millisecond, "pushes do not go on")
+}
+
+// refused waits until a push is refused with a text.
+func (p *producer) refused(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, r := range p.refusals {
+			if strings.Contains(r, text) {
+				return true
+			}
+		}
+		return false
+	}, patience, 10*time.Millisecond, "no push was refused with %q, but %v", text, p.refusals)
+}
+
+func (p *producer) stop() {
+	p.cancel()
+	<-p.done
+}
+
+// standby is a second server that has everything of the first, synchronously.
+func standby(t *testing.T, stage *harness.Stage) *pglocal.Server {
+	t.Helper()
+	seed, err := pglocal.MakeScratch("queen-standby-seed-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(seed) })
+	data := filepath.Join(seed, "data")
+	out, err := exec.CommandContext(t.Context(), stage.Server.Program("pg_basebackup"),
+		"--pgdata="+data, "--dbname="+stage.Server.URL("postgres"), "--wal-method=stream", "--checkpoint=fast").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NoError(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600))
+	dir, err := pglocal.MakeScratch("queen-standby-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	server, err := pglocal.Start(t.Context(), pglocal.Options{
+		Dir: filepath.Join(dir, pglocal.ScratchData), Fast: true, Seed: data,
+		Settings: map[string]string{
+			"max_connections":  harness.Value[string](t, stage.DB, "SHOW max_connections"),
+			"primary_conninfo": stage.Server.URL("postgres") + "&application_name=second",
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.StopImmediate(context.Background())) })
+	stage.DB.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = 'second'")
+	stage.DB.Exec(t, "SELECT pg_reload_conf()")
+	require.Eventually(t, func() bool {
+		return harness.Value[bool](t, stage.DB, "SELECT EXISTS (SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync')")
+	}, patience, 20*time.Millisecond, "the standby does not follow")
+	return server
+}
+
+// TestFailover makes the primary read-only and writable again, and then moves the
+// address to a standby: producers are refused with words meanwhile, nothing is started
+// again, nothing that was answered is missing, and the order holds.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	stage := harness.StartSetup(t, harness.Setup{Server: true, Owner: true, Brokers: 1, Proxy: true, Env: []string{"QUEEN_PUSH_DEADLINE_MS=500"}})
+	if _, err := exec.LookPath(stage.Server.Program("pg_basebackup")); err != nil {
+		t.Skip("these server binaries come without pg_basebackup")
+	}
+	second := standby(t, stage)
+	p := produce(t, stage.Broker)
+	p.goesOn(t, 20)
+
+	stage.DB.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
+	stage.DB.Exec(t, "SELECT pg_reload_conf()")
+	p.refused(t, "read-only")
+	stage.DB.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
+	stage.DB.Exec(t, "SELECT pg_reload_conf()")
+	p.goesOn(t, 20)
+
+	require.NoError(t, stage.Server.StopImmediate(t.Context()))
+	stage.Proxy.Move(net.JoinHostPort(second.Host(), strconv.Itoa(second.Port())))
+	promote(t, second)
+	p.goesOn(t, 20)
+	p.stop()
+
+	want := p.count()
+	var got []string
+	for len(got) < want {
+		popped := stage.Pop(t, "orders", "batch=500&consumerGroup=g&partitions=1&wait=true&timeout=5000")
+		require.NotEmpty(t, popped.Messages, "only %d of %d are there", len(got), want)
+		got = append(got, popped.IDs()...)
+		stage.AckOK(t, "g", popped.Acks("completed")...)
+	}
+	for n, id := range got[:want] {
+		require.Equal(t, strconv.Itoa(n), id)
+	}
+}
+
+func promote(t *testing.T, server *pglocal.Server) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var done bool
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT pg_promote(true, 30)").Scan(&done))
+	require.True(t, done)
+	// Nobody follows it: it must not wait for somebody who does.
+	_, err = conn.Exec(t.Context(), "ALTER SYSTEM RESET synchronous_standby_names")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "SELECT pg_reload_conf()")
+	require.NoError(t, err)
+}
