@@ -64,6 +64,20 @@ image: $(BIN)/image ## Build the container images into .bin/images/, without a c
 image-test: ## Test the images: size, content, and that the same source gives the same digests
 	cd $(IMAGE) && GOWORK=off go test -count=1 ./...
 
+# Images of the cluster test are of this machine's architecture, and have a tag of their
+# own: a cluster keeps what it has of a tag that it knows.
+IMAGE_TAG ?= e2e-$(shell date +%s)
+E2E       := $(BIN)/chart-e2e
+
+.PHONY: chart-e2e
+chart-e2e: $(BIN)/image $(BIN)/helm ## Install the chart into the cluster of KUBECONFIG and prove it there under load (IMAGE_LOADER=)
+	@rm -rf $(E2E) && mkdir -p $(E2E)
+	QUEEN_TEST_CLUSTER=1 go test -count=1 ./charts/tests/cluster -run Requirements
+	$(BIN)/image -source . -out $(E2E)/images -platforms linux/$$(go env GOARCH) -version $(IMAGE_TAG) -revision $(COMMIT)
+	$(BIN)/image -source . -out $(E2E)/images -platforms linux/$$(go env GOARCH) -version $(IMAGE_TAG) -revision $(COMMIT) \
+		queenmq/queen-soak=github.com/queenmq/queen/services/tests/cmd/soak
+	QUEEN_TEST_CLUSTER=1 IMAGE_TAG=$(IMAGE_TAG) go test -count=1 -timeout 60m -v ./charts/tests/cluster -run Chart
+
 .PHONY: test
 test: ## Run every test; race detector on for the packages with concurrency
 	go test -race $(RACE_PACKAGES)

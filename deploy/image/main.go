@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,7 +39,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := os.Setenv("GOWORK", filepath.Join(o.source, "go.work")); err != nil {
 		return err
 	}
+	log.SetOutput(io.Discard) // ko remarks on tags and changes of the repository, which count for nothing here
 	for _, image := range images {
+		fmt.Fprintf(stderr, "building %s for %s\n", image.name, strings.Join(o.platforms, ", "))
 		built, err := compile(ctx, o, image)
 		if err != nil {
 			return fmt.Errorf("%s: %w", image.name, err)
