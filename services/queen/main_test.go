@@ -9,10 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestArguments(t *testing.T) {
 	for name, tc := range map[string]struct {
