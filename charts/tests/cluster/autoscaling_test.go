@@ -29,12 +29,14 @@ func testAutoscaling(t *testing.T, r *release) {
 	l.finish(t)
 }
 
-// scaled are values with which brokers follow the load within seconds.
+// scaled are values with which brokers follow the load within seconds. The heavy load is
+// more than two may have of this request; the light one, with the polls of its clients, is
+// less than two have.
 func scaled() []string {
 	const behavior = "broker.autoscaling.behavior."
 	return []string{
 		"broker.autoscaling.enabled=true", "broker.autoscaling.minReplicas=2", "broker.autoscaling.maxReplicas=3",
-		"broker.resources.requests.cpu=100m", "broker.autoscaling.targetCPUPercent=80",
+		"broker.resources.requests.cpu=200m", "broker.autoscaling.targetCPUPercent=60",
 		behavior + "scaleUp.stabilizationWindowSeconds=0", behavior + "scaleUp.policies[0].type=Percent",
 		behavior + "scaleUp.policies[0].value=100", behavior + "scaleUp.policies[0].periodSeconds=15",
 		behavior + "scaleDown.stabilizationWindowSeconds=15", behavior + "scaleDown.policies[0].type=Pods",
