@@ -45,6 +45,7 @@ const (
 	exitUsage  = 2
 )
 
+// Run does what the arguments ask for, and answers the exit code.
 func Run(args []string, stdout, stderr io.Writer) int {
 	command := ""
 	if len(args) > 0 {

@@ -28,6 +28,7 @@ Settings are environment variables; see the README.
 // exitBusy says that another maintainer was at it.
 const exitBusy = worker.ExitOwn
 
+// Run does what the arguments ask for, and answers the exit code.
 func Run(args []string, stdout, stderr io.Writer) int {
 	return worker.Program[*config.Config, *app.App]{
 		Name: "maintainer", Usage: usage, Load: config.Load, New: app.New, Once: once, Code: exitCode,

@@ -23,6 +23,7 @@ Exit codes: 0 done, also when nothing was due; 1 failed; 2 wrong arguments.
 Settings are environment variables; see the README.
 `
 
+// Run does what the arguments ask for, and answers the exit code.
 func Run(args []string, stdout, stderr io.Writer) int {
 	return worker.Program[*config.Config, *app.App]{Name: "sweeper", Usage: usage, Load: config.Load, New: app.New, Once: once}.Run(args, stdout, stderr)
 }
