@@ -82,7 +82,7 @@ func prepare(t *testing.T, b *harness.Broker) []string {
 	return ids
 }
 
-// load pushes and consumes beside until it is stopped.
+// load pushes beside until it is stopped.
 func load(t *testing.T, b *harness.Broker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
