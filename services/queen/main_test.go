@@ -55,8 +55,7 @@ func TestOneThatEndsTakesTheOthersAlong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out bytes.Buffer
-			err := together(t.Context(), actor(t, tc.script), os.Environ(), &out, &out)
+			err := together(t.Context(), actor(t, tc.script), os.Environ(), os.Stdout, os.Stderr)
 			require.EqualError(t, err, tc.want)
 		})
 	}

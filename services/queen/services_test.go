@@ -40,7 +40,7 @@ func TestAllServicesWorkTogether(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- together(ctx, self, env, t.Output(), t.Output()) }()
+	go func() { done <- together(ctx, self, env, os.Stdout, os.Stderr) }()
 
 	base := "http://127.0.0.1:" + port
 	require.Eventually(t, func() bool { status, _ := call(t, base+"/health", ""); return status == http.StatusOK }, time.Minute, 20*time.Millisecond)
