@@ -56,7 +56,7 @@ func TestLogs(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.Post(t, "/api/v1/ack", mustJSON(t, object{"transactionId": m.TransactionID, "partitionId": m.PartitionID, "leaseId": m.LeaseID, "status": "completed"})).Status)
 	require.Eventually(t, func() bool {
 		r := lines(t, b.Log(), "rates")
-		return addUp(r, "push_s") > 20 && addUp(r, "pop_s") > 0 && addUp(r, "ack_s") > 0
+		return addUp(r, "push_s") > 20 && addUp(r, "pop_s") > 0 && addUp(r, "ack_s") > 0 && len(lines(t, b.Log(), "sizes")) > 0
 	}, arrival, 10*time.Millisecond)
 	told := lines(t, b.Log(), "rates")
 	for _, key := range []string{
