@@ -108,6 +108,9 @@ func TestContradictionsAreRefused(t *testing.T) {
 		"secret without job":        {[]string{"database.existingSecret=x", "schema.job.database.existingSecret=y"}, "Set schema.mode=job"},
 		"role without anybody":      {[]string{"database.existingSecret=x", "schema.mode=none", "schema.runtimeRole=r"}, "schema.runtimeRole"},
 		"probe shorter than a wait": {[]string{"database.existingSecret=x", "defaults.probes.startup.failureThreshold=2"}, "probes.startup.failureThreshold"},
+		"port of nodes without one": {[]string{"database.existingSecret=x", "service.nodePort=30001"}, "Set service.type=NodePort or LoadBalancer"},
+		"balancer without one":      {[]string{"database.existingSecret=x", "service.type=NodePort", "service.loadBalancerClass=c"}, "Set service.type=LoadBalancer"},
+		"Ingress to nowhere":        {[]string{"database.existingSecret=x", "ingress.enabled=true", "ingress.hosts=null"}, "ingress.hosts[0].host"},
 		"a variable set twice":      {[]string{"database.existingSecret=x", "broker.config.A=1", "broker.extraEnv[0].name=A"}, "both set A"},
 	} {
 		t.Run(name, func(t *testing.T) {

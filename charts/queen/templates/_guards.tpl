@@ -4,6 +4,7 @@
 {{- include "queen.guard.schema" . -}}
 {{- include "queen.guard.spool" . -}}
 {{- include "queen.guard.guards" . -}}
+{{- include "queen.guard.service" . -}}
 {{- range $name := include "queen.services" . | fromJsonArray -}}
 {{- $ctx := dict "root" $ "name" $name "set" (include "queen.settings" (dict "root" $ "name" $name) | fromJson) -}}
 {{- include "queen.guard.replicas" $ctx -}}
@@ -73,6 +74,20 @@
 {{- end -}}
 {{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}
 {{- fail "\n\ngateway.enabled is set without gateway.parentRefs: the route would belong to no gateway. Set it, such as --set 'gateway.parentRefs[0].name=my-gateway'.\n" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What Kubernetes would refuse in the middle of an installation, or take and never serve. */}}
+{{- define "queen.guard.service" -}}
+{{- $type := .Values.service.type -}}
+{{- range $field, $types := dict "nodePort" (list "NodePort" "LoadBalancer") "externalTrafficPolicy" (list "NodePort" "LoadBalancer")
+  "loadBalancerClass" (list "LoadBalancer") "loadBalancerSourceRanges" (list "LoadBalancer") -}}
+{{- if and (get $.Values.service $field) (not (has $type $types)) -}}
+{{- fail (printf "\n\nservice.%s is set with service.type=%s, which Kubernetes refuses. Set service.type=%s, or leave service.%s out.\n" $field $type (join " or " $types) $field) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "\n\ningress.enabled is set without ingress.hosts: it would lead nowhere. Set it, such as --set 'ingress.hosts[0].host=queen.example.com,ingress.hosts[0].paths[0].path=/,ingress.hosts[0].paths[0].pathType=Prefix'.\n" -}}
 {{- end -}}
 {{- end -}}
 
