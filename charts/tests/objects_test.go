@@ -118,4 +118,4 @@ func or(value, otherwise string) string {
 }
 
 // generatedKey is what differs between any two renderings.
-var generatedKey = regexp.MustCompile(`gossip-key: .*`)
+var generatedKey = regexp.MustCompile(`gossip-key"?: .*`)

@@ -6,8 +6,8 @@
 {{- define "queen.env.secret" -}}
 valueFrom:
   secretKeyRef:
-    name: {{ .secret }}
-    key: {{ .key }}
+    name: {{ .secret | quote }}
+    key: {{ .key | quote }}
 {{- end -}}
 
 {{- define "queen.env.field" -}}
@@ -270,9 +270,9 @@ a rollback brings all of them back. */}}
 {{- define "queen.database.data" -}}
 {{- with .Values.database -}}
 {{- if .host -}}
-{{ .secretKeys.password | default "password" }}: {{ .password | quote }}
+{{ .secretKeys.password | default "password" | quote }}: {{ .password | quote }}
 {{- else -}}
-{{ .secretKeys.uri | default "uri" }}: {{ .url | quote }}
+{{ .secretKeys.uri | default "uri" | quote }}: {{ .url | quote }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -23,10 +23,11 @@ the service (broker, maintainer or sweeper), set its settings (queen.settings).
 {{- printf "%s-%s" (include "queen.fullname" .root) .name -}}
 {{- end -}}
 
-{{/* The labels that selectors match. They are frozen: a selector cannot be changed. */}}
+{{/* The labels that selectors match. They are frozen: a selector cannot be changed. A name may
+consist of digits, and is a text all the same: names that somebody chooses are quoted. */}}
 {{- define "queen.selector" -}}
-app.kubernetes.io/name: {{ include "queen.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "queen.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .name }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
@@ -59,8 +60,8 @@ app.kubernetes.io/part-of: queen
 {{/* metadata of everything: its name (as, or that of the service), labels, and annotations
 if there are any. */}}
 {{- define "queen.metadata" -}}
-name: {{ .as | default (include "queen.service.name" .) }}
-namespace: {{ .root.Release.Namespace }}
+name: {{ .as | default (include "queen.service.name" .) | quote }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "queen.labels" . | nindent 2 }}
 {{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}

@@ -12,7 +12,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "queen.serviceAccountName" .root }}
+  serviceAccountName: {{ include "queen.serviceAccountName" .root | quote }}
   {{- include "queen.pod.common" . | nindent 2 }}
   terminationGracePeriodSeconds: {{ include "queen.gracePeriod" . }}
   topologySpreadConstraints:
@@ -56,7 +56,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .set.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .set.nodeSelector }}
 nodeSelector:

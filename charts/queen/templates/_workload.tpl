@@ -53,7 +53,7 @@ volumeClaimTemplates:
       accessModes:
         {{- toYaml .volume.accessModes | nindent 8 }}
       {{- with .volume.storageClassName }}
-      storageClassName: {{ . }}
+      storageClassName: {{ . | quote }}
       {{- end }}
       resources:
         requests:
