@@ -26,6 +26,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS := -X github.com/queenmq/queen/pkg/buildinfo.version=$(VERSION) -X github.com/queenmq/queen/pkg/buildinfo.commit=$(COMMIT)
 
+# Without the pages of gRPC's own traces, which nobody serves, a binary is a sixth smaller.
+TAGS := grpcnotrace
+
 GOLANGCI := $(BIN)/golangci-lint
 
 # The builder of the images: a module of its own, and no part of the workspace.
@@ -47,7 +50,7 @@ run: ## Start PostgreSQL and Queen locally, prove it with a first message (RESET
 build: ## Build the services into .bin/
 	@mkdir -p $(BIN)
 	@for s in $(SERVICES); do echo "build $$s"; \
-		go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/queen-$$s ./services/$$s || exit 1; done
+		go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/queen-$$s ./services/$$s || exit 1; done
 
 # Images bear the version that the chart asks for, and the time of the last commit, so
 # that the same commit gives the same digests.
