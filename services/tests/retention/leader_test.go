@@ -17,9 +17,9 @@ import (
 
 const (
 	// leaderInterval is the cadence of the replicas whose leader fails.
-	leaderInterval = time.Second
+	leaderInterval = 2 * time.Second
 	// failoverSlack is what a busy machine may add to a failover.
-	failoverSlack = 700 * time.Millisecond
+	failoverSlack = 1500 * time.Millisecond
 	// silentLimit is how soon a leader is replaced that neither works nor ends.
 	silentLimit = 20 * time.Second
 )
