@@ -27,6 +27,9 @@ type DB struct {
 	conn    *pgx.ConnConfig
 	pool    *pgxpool.Pool
 	waiting atomic.Int64
+
+	resets   resets
+	refusals *refusals
 }
 
 // Option adjusts a DB at Open.
@@ -51,7 +54,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*DB, error) {
 	pc.MaxConns = int32(cfg.PoolSize)
 	pc.MaxConnLifetimeJitter = lifetimeJitter
 	pc.PingTimeout = pingTimeout
-	pc.AfterConnect = cfg.prepareSession
+	refused := &refusals{}
+	pc.BeforeConnect, pc.AfterConnect = refused.beforeConnect, refused.afterConnect(cfg.prepareSession)
 	for _, o := range opts {
 		o(pc)
 	}
@@ -59,7 +63,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the pool: %w", err)
 	}
-	return &DB{cfg: cfg, conn: cc, pool: pool}, nil
+	return &DB{cfg: cfg, conn: cc, pool: pool, refusals: refused}, nil
 }
 
 // Close closes every session and waits for those in use.
@@ -100,7 +104,7 @@ func (db *DB) Do(ctx context.Context, name string, fn func(ctx context.Context, 
 // statement_timeout stays open: whoever holds a lock by it decides what to do. Any
 // other end, by the deadline, by ctx, or of the server's, closes it.
 func (db *DB) DoOn(ctx context.Context, conn *pgx.Conn, name string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
-	return again(ctx, name, func(ctx context.Context) error { return db.run(ctx, conn, fn, sessionSuspect) })
+	return again(ctx, name, func(ctx context.Context) error { return db.run(ctx, conn, fn, ownSuspect) })
 }
 
 // again makes the attempts of a named piece of work.
@@ -140,8 +144,8 @@ func (db *DB) run(
 		fmt.Errorf("statement deadline of %s: %w", limit, context.DeadlineExceeded))
 	defer cancel()
 	err := fn(ctx, conn)
-	if sqlState(err) == codeReadOnly {
-		// The primary was demoted: every other session is on it too.
+	if sqlState(err) == codeReadOnly && db.resets.due(time.Now()) {
+		// The primary was demoted: every session of the pool is on it.
 		db.pool.Reset()
 	}
 	switch {
@@ -174,6 +178,7 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if err == nil {
 		return conn, nil
 	}
+	db.refusals.note(err, time.Now())
 	if ctx.Err() != nil {
 		err = ended(ctx, err)
 		if s := db.pool.Stat(); s.AcquiredConns() >= s.MaxConns() {

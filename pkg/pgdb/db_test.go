@@ -3,6 +3,7 @@ package pgdb_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -223,17 +224,20 @@ func TestATerminatedConnectionIsReplaced(t *testing.T) {
 	require.NotEqual(t, second, mustGet(t, db, backendPID))
 }
 
-func TestADemotedPrimaryEmptiesThePool(t *testing.T) {
-	t.Parallel()
-	db := open(t, pgtest.Empty(t))
-	pids := func() (one, two string) {
-		require.NoError(t, db.Do(t.Context(), "outer", func(ctx context.Context, conn *pgx.Conn) error {
-			two = mustGet(t, db, backendPID)
-			return conn.QueryRow(ctx, backendPID).Scan(&one)
-		}))
-		return one, two
-	}
-	one, two := pids()
+// pair are the server's ids of two sessions of a pool.
+func pair(t *testing.T, db *pgdb.DB) []string {
+	t.Helper()
+	pids := make([]string, 2)
+	require.NoError(t, db.Do(t.Context(), "outer", func(ctx context.Context, conn *pgx.Conn) error {
+		pids[1] = mustGet(t, db, backendPID)
+		return conn.QueryRow(ctx, backendPID).Scan(&pids[0])
+	}))
+	return pids
+}
+
+// demoted makes a session read-only and writes with it.
+func demoted(t *testing.T, db *pgdb.DB) {
+	t.Helper()
 	err := db.Do(t.Context(), "write", func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SET default_transaction_read_only = on`)
 		require.NoError(t, err)
@@ -243,9 +247,34 @@ func TestADemotedPrimaryEmptiesThePool(t *testing.T) {
 	var pg *pgconn.PgError
 	require.ErrorAs(t, err, &pg)
 	require.Equal(t, "25006", pg.Code)
-	three, four := pids()
-	require.NotContains(t, []string{one, two}, three)
-	require.NotContains(t, []string{one, two}, four)
+}
+
+func TestADemotedPrimaryEmptiesThePool(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Empty(t))
+	before := pair(t, db)
+	began := time.Now()
+	demoted(t, db)
+	after := pair(t, db)
+	for _, pid := range after {
+		require.NotContains(t, before, pid)
+	}
+
+	// It is emptied no more than once a second, and again as long as the server only reads.
+	resets, again := 0, after
+	for range 20 {
+		demoted(t, db)
+		if pids := pair(t, db); !slices.Contains(again, pids[0]) && !slices.Contains(again, pids[1]) {
+			resets, again = resets+1, pids
+		}
+	}
+	require.LessOrEqual(t, resets, int(time.Since(began).Seconds()))
+	require.Eventually(t, func() bool {
+		demoted(t, db)
+		pids := pair(t, db)
+		return !slices.Contains(again, pids[0]) && !slices.Contains(again, pids[1])
+	}, time.Minute, 10*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), time.Duration(resets+1)*time.Second)
 }
 
 func TestAnErrorOfTheCallersOwnKeepsTheConnection(t *testing.T) {

@@ -18,6 +18,7 @@ var ErrExhausted = fmt.Errorf("%w", ErrPool)
 
 const (
 	codeReadOnly           = "25006" // read_only_sql_transaction
+	codeTooMany            = "53300" // too_many_connections
 	codeInvalidParameter   = "22023"
 	codeCanceled           = "57014" // query_canceled
 	codeFeature            = "0A000"
@@ -37,16 +38,19 @@ func sqlState(err error) string {
 }
 
 // suspect tells whether the server behind a connection must not be trusted with
-// more work: it is going away (57), broken (58, 08), or was demoted and only
-// reads. A broken socket needs no word here, since pgx has closed it already.
+// more work: it is going away (57) or broken (58, 08). A broken socket needs no word
+// here, since pgx has closed it already. Nor does a server that was demoted and only
+// reads: the whole pool is reset then, at a pace, and may read meanwhile.
 func suspect(err error) bool {
 	code := sqlState(err)
-	return code == codeReadOnly ||
-		strings.HasPrefix(code, "57") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "08")
+	return strings.HasPrefix(code, "57") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "08")
 }
 
 // sessionSuspect is suspect for a session whose own limit may end a statement.
 func sessionSuspect(err error) bool { return sqlState(err) != codeCanceled && suspect(err) }
+
+// ownSuspect is sessionSuspect for a session outside the pool, which no reset reaches.
+func ownSuspect(err error) bool { return sqlState(err) == codeReadOnly || sessionSuspect(err) }
 
 // planInvalidated recognises what a statement can meet when a function that it
 // uses was dropped and created again after the statement was prepared or

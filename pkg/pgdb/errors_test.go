@@ -14,14 +14,17 @@ import (
 func TestSuspectConnections(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{
-		"57P01": true, "57P03": true, "57014": true, "08006": true, "58030": true, "25006": true,
-		"40001": false, "23505": false, "55P03": false, "42883": false, "5": false, "": false,
+		"57P01": true, "57P03": true, "57014": true, "08006": true, "58030": true,
+		"25006": false, "40001": false, "23505": false, "55P03": false, "42883": false, "5": false, "": false,
 	} {
 		require.Equal(t, want, suspect(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.False(t, suspect(pgx.ErrNoRows))
 	require.False(t, suspect(errors.New("a refusal of the caller's own")))
 	require.False(t, suspect(nil))
+	for code, want := range map[string]bool{"57P01": true, "57014": false, "25006": true, "40001": false} {
+		require.Equal(t, want, ownSuspect(&pgconn.PgError{Code: code}), code)
+	}
 }
 
 func TestInvalidatedPlans(t *testing.T) {
