@@ -39,6 +39,8 @@ type Setup struct {
 	Brokers int
 	// Server gives the test a PostgreSQL server of its own.
 	Server bool
+	// MaxConnections is the number of connections of that server; 0 takes what is plenty.
+	MaxConnections int
 	// Owner has the services run as the owner of the schema, which brokers apply when
 	// they start. Without it they run as a role that owns nothing.
 	Owner bool
@@ -148,7 +150,7 @@ func (s *Stage) database(t testing.TB, setup Setup) *Database {
 	t.Helper()
 	if setup.Server {
 		var err error
-		s.Server, err = current.startServer(t.Context(), "postgres-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+		s.Server, err = current.startServer(t.Context(), "postgres-"+strconv.FormatInt(time.Now().UnixNano(), 36), setup.MaxConnections)
 		require.NoError(t, err)
 		db, err := openDatabase(t.Context(), s.Server.URL("postgres"), "postgres")
 		require.NoError(t, err)

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -47,7 +48,7 @@ func (s *suite) startPostgres() (*postgres, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if url == "" {
-		server, err := s.startServer(ctx, "postgres")
+		server, err := s.startServer(ctx, "postgres", 0)
 		if err != nil {
 			return nil, err
 		}
@@ -68,11 +69,14 @@ func (s *suite) startPostgres() (*postgres, error) {
 	return &postgres{url: url, admin: admin}, nil
 }
 
+// plentyOfConnections is for many tests at once.
+const plentyOfConnections = 600
+
 // startServer runs a private server whose data need not survive the machine.
-func (s *suite) startServer(ctx context.Context, name string) (*pglocal.Server, error) {
+func (s *suite) startServer(ctx context.Context, name string, connections int) (*pglocal.Server, error) {
 	server, err := pglocal.Start(ctx, pglocal.Options{
 		Dir: filepath.Join(s.data, name), Fast: true,
-		Settings: map[string]string{"max_connections": "600"},
+		Settings: map[string]string{"max_connections": strconv.Itoa(cmp.Or(connections, plentyOfConnections))},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)

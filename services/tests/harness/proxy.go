@@ -25,6 +25,7 @@ type Proxy struct {
 	opened chan struct{} // closed while bytes flow
 	links  map[*link]bool
 	armed  []*order
+	taken  int
 }
 
 type proxyState int
@@ -131,6 +132,13 @@ func (p *Proxy) Open() int {
 	return len(p.links)
 }
 
+// Taken counts the connections that clients have opened so far, whatever became of them.
+func (p *Proxy) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}
+
 // LoseAnswer cuts the next connection on which the server has answered a
 // statement whose text holds sql, without passing the answer on: the statement
 // has been committed and its client does not know. The channel is closed then.
@@ -195,6 +203,9 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
+		p.mu.Lock()
+		p.taken++
+		p.mu.Unlock()
 		p.wg.Go(func() { p.serve(conn) })
 	}
 }

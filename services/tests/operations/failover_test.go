@@ -25,17 +25,19 @@ const patience = 30 * time.Second
 
 // producer pushes numbered messages into one lane, each until it is answered 201.
 type producer struct {
+	queue, lane string
+
 	mu       sync.Mutex
-	answered int            // messages 0 to answered-1 are stored
-	refusals map[int]string // by HTTP status, 0 for no answer: the last text
+	answered int      // messages 0 to answered-1 are stored
+	refusals []string // what the others were told, until somebody has read it
 	cancel   context.CancelFunc
 	done     chan struct{}
 }
 
-func produce(t *testing.T, b *harness.Broker) *producer {
+func produce(t *testing.T, b *harness.Broker, queue, lane string) *producer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &producer{refusals: map[int]string{}, cancel: cancel, done: make(chan struct{})}
+	p := &producer{queue: queue, lane: lane, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		for ctx.Err() == nil {
@@ -48,17 +50,17 @@ func produce(t *testing.T, b *harness.Broker) *producer {
 
 func (p *producer) push(ctx context.Context, b *harness.Broker) {
 	n := p.count()
-	body := fmt.Appendf(nil, `{"items":[{"queue":"orders","partition":"lane","transactionId":"%d","payload":%d}]}`, n, n)
+	body := fmt.Appendf(nil, `{"items":[{"queue":%q,"partition":%q,"transactionId":"%d","payload":%d}]}`, p.queue, p.lane, n, n)
 	a, err := b.Call(ctx, http.MethodPost, "/api/v1/push", body)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err != nil:
-		p.refusals[0] = err.Error()
+		p.refusals = append(p.refusals, err.Error())
 	case a.Status == http.StatusCreated && !strings.Contains(a.String(), `"failed"`):
 		p.answered++
 	default:
-		p.refusals[a.Status] = a.String()
+		p.refusals = append(p.refusals, a.String())
 	}
 }
 
@@ -75,19 +77,22 @@ func (p *producer) goesOn(t *testing.T, more int) {
 	require.Eventually(t, func() bool { return p.count() >= from+more }, patience, 10*time.Millisecond, "pushes do not go on")
 }
 
-// refused waits until a push is refused with a text.
+// refused waits until a push is refused with a text, which no earlier call has seen.
 func (p *producer) refused(t *testing.T, text string) {
 	t.Helper()
+	var told []string
 	require.Eventually(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, r := range p.refusals {
+		for i, r := range p.refusals {
 			if strings.Contains(r, text) {
+				p.refusals = p.refusals[i+1:]
 				return true
 			}
 		}
+		told = p.refusals
 		return false
-	}, patience, 10*time.Millisecond, "no push was refused with %q, but %v", text, p.refusals)
+	}, patience, 10*time.Millisecond, "no push was refused with %q, but with %v", text, told)
 }
 
 func (p *producer) stop() {
@@ -136,14 +141,12 @@ func TestFailover(t *testing.T) {
 		t.Skip("these server binaries come without pg_basebackup")
 	}
 	second := standby(t, stage)
-	p := produce(t, stage.Broker)
+	p := produce(t, stage.Broker, "orders", "lane")
 	p.goesOn(t, 20)
 
-	stage.DB.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
-	stage.DB.Exec(t, "SELECT pg_reload_conf()")
+	readOnly(t, stage.DB, true)
 	p.refused(t, "read-only")
-	stage.DB.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
-	stage.DB.Exec(t, "SELECT pg_reload_conf()")
+	readOnly(t, stage.DB, false)
 	p.goesOn(t, 20)
 
 	require.NoError(t, stage.Server.StopImmediate(t.Context()))
@@ -163,6 +166,17 @@ func TestFailover(t *testing.T) {
 	for n, id := range got[:want] {
 		require.Equal(t, strconv.Itoa(n), id)
 	}
+}
+
+// readOnly has a server refuse writes, or take them again.
+func readOnly(t *testing.T, db *harness.Database, on bool) {
+	t.Helper()
+	statement := "ALTER SYSTEM RESET default_transaction_read_only"
+	if on {
+		statement = "ALTER SYSTEM SET default_transaction_read_only = on"
+	}
+	db.Exec(t, statement)
+	db.Exec(t, "SELECT pg_reload_conf()")
 }
 
 func promote(t *testing.T, server *pglocal.Server) {
