@@ -131,9 +131,58 @@ func standby(t *testing.T, stage *harness.Stage) *pglocal.Server {
 	return server
 }
 
+// workers are one maintainer and one sweeper with a timer to fire.
+type workers struct {
+	maintainer *harness.Maintainer
+	sweeper    *harness.Sweeper
+}
+
+// work schedules a timer that is due, keeps it from being fired for as long as the
+// server lives, and starts who is to fire it.
+func work(t *testing.T, stage *harness.Stage) workers {
+	t.Helper()
+	a := stage.Post(t, "/api/v1/timers", `{"operations":[{"op":"schedule","queue":"reminders","timerKey":"k","txn":"k","delayMs":1,"payload":"e30="}]}`)
+	require.Equal(t, http.StatusOK, a.Status, a)
+	holder, err := stage.DB.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Rollback(context.Background()) })
+	tag, err := holder.Exec(t.Context(), "SELECT FROM queen.log_timers WHERE timer_key = 'k' FOR UPDATE")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, tag.RowsAffected())
+	w := workers{harness.StartMaintainer(t, stage.DB), harness.StartSweeper(t, stage.DB)}
+	w.leads(t)
+	return w
+}
+
+// leads waits until the maintainer has made further cycles as the leader.
+func (w workers) leads(t *testing.T) {
+	t.Helper()
+	cycles := func() float64 {
+		return w.maintainer.Metric(t, `queen_retention_cycles_total{outcome="idle"}`) +
+			w.maintainer.Metric(t, `queen_retention_cycles_total{outcome="swept"}`)
+	}
+	from := cycles()
+	require.Eventually(t, func() bool { return cycles() >= from+2 }, patience, 20*time.Millisecond, "nobody leads")
+}
+
+// goOn requires that both are ready and at work, the same processes as before.
+func (w workers) goOn(t *testing.T, b *harness.Broker) {
+	t.Helper()
+	w.leads(t)
+	require.EqualValues(t, 1, w.maintainer.Metric(t, "queen_retention_leader"))
+	fired := b.Pop(t, "reminders", "batch=1&wait=true&timeout=20000")
+	require.Equal(t, []string{"k"}, fired.IDs())
+	require.Eventually(t, func() bool {
+		maintainer, _ := w.maintainer.Ready(t)
+		sweeper, _ := w.sweeper.Ready(t)
+		return maintainer && sweeper
+	}, patience, 20*time.Millisecond, "maintainer or sweeper is not ready")
+}
+
 // TestFailover makes the primary read-only and writable again, and then moves the
 // address to a standby: producers are refused with words meanwhile, nothing is started
-// again, nothing that was answered is missing, and the order holds.
+// again, nothing that was answered is missing, and the order holds. A maintainer leads
+// on the new primary, and a timer that was scheduled on the old one fires.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	stage := harness.StartSetup(t, harness.Setup{Server: true, Owner: true, Brokers: 1, Proxy: true, Env: []string{"QUEEN_PUSH_DEADLINE_MS=500"}})
@@ -143,17 +192,20 @@ func TestFailover(t *testing.T) {
 	second := standby(t, stage)
 	p := produce(t, stage.Broker, "orders", "lane")
 	p.goesOn(t, 20)
+	w := work(t, stage)
 
 	readOnly(t, stage.DB, true)
 	p.refused(t, "read-only")
 	readOnly(t, stage.DB, false)
 	p.goesOn(t, 20)
+	w.leads(t)
 
 	require.NoError(t, stage.Server.StopImmediate(t.Context()))
 	stage.Proxy.Move(net.JoinHostPort(second.Host(), strconv.Itoa(second.Port())))
 	promote(t, second)
 	p.goesOn(t, 20)
 	p.stop()
+	w.goOn(t, stage.Broker)
 
 	want := p.count()
 	var got []string
