@@ -2,6 +2,7 @@ package boards_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 const (
 	descriptionFile = "../../../services/broker/internal/httpapi/openapi.yaml"
 	readmeFile      = "../../../README.md"
+	repository      = "../../../"
+	pageFiles       = repository + "deploy/runbooks/*.md"
 )
 
 // How runbooks write what they name.
@@ -26,6 +29,8 @@ var (
 	namedAlert  = regexp.MustCompile(`\bQueen[A-Z][A-Za-z]+\b`)
 	namedBoard  = regexp.MustCompile(`(?i)dashboard "([^"]+)"((?:,? (?:and )?"[^"]+")*)`)
 	quotedTitle = regexp.MustCompile(`"([^"]+)"`)
+	namedPage   = regexp.MustCompile(`deploy/runbooks/[^\s()]*`)
+	heading     = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	placeholder = regexp.MustCompile(`<[^>]+>|\{[^}]+\}`)
 )
 
@@ -65,6 +70,53 @@ func TestRunbooksNameWhatExists(t *testing.T) {
 		}
 	}
 	require.Greater(t, named, 40, "the patterns find what there is")
+}
+
+// anchors are the links to the headings of a page, as platforms make them of its text.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		all = append(all, strings.ReplaceAll(strings.ToLower(m[1]), " ", "-"))
+	}
+	return all
+}
+
+// TestAlertsNameTheirPages: every page and heading is there, and a page and its alerts
+// name each other.
+func TestAlertsNameTheirPages(t *testing.T) {
+	t.Parallel()
+	alerts := readAlerts(t)
+	named := 0
+	for name, rule := range alerts {
+		for _, text := range rule.Annotations {
+			for _, link := range namedPage.FindAllString(text, -1) {
+				path, anchor, _ := strings.Cut(link, "#")
+				page, err := os.ReadFile(repository + path)
+				require.NoError(t, err, name)
+				if anchor != "" {
+					require.Contains(t, anchors(string(page)), anchor, "%s: %s", name, path)
+				}
+				named++
+			}
+		}
+		if link, ok := rule.Annotations["runbook_page"]; ok {
+			path, _, _ := strings.Cut(link, "#")
+			page, err := os.ReadFile(repository + path)
+			require.NoError(t, err, name)
+			require.Contains(t, string(page), "`"+name+"`", path)
+		}
+	}
+	require.Greater(t, named, 10, "the pattern finds what there is")
+
+	files, err := filepath.Glob(pageFiles)
+	require.NoError(t, err)
+	for _, file := range files {
+		page, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, name := range namedAlert.FindAllString(string(page), -1) {
+			require.Contains(t, alerts[name].Annotations["runbook_page"], filepath.Base(file), name)
+		}
+	}
 }
 
 // describedRoutes are the methods and paths of the broker, with * for what varies, and
