@@ -162,7 +162,7 @@ func (w workers) leads(t *testing.T) {
 			w.maintainer.Metric(t, `queen_retention_cycles_total{outcome="swept"}`)
 	}
 	from := cycles()
-	require.Eventually(t, func() bool { return cycles() >= from+2 }, patience, 20*time.Millisecond, "nobody leads")
+	harness.Eventually(t, patience, "somebody leads", func() bool { return cycles() >= from+2 })
 }
 
 // goOn requires that both are ready and at work, the same processes as before.
@@ -172,11 +172,11 @@ func (w workers) goOn(t *testing.T, b *harness.Broker) {
 	require.EqualValues(t, 1, w.maintainer.Metric(t, "queen_retention_leader"))
 	fired := b.Pop(t, "reminders", "batch=1&wait=true&timeout=20000")
 	require.Equal(t, []string{"k"}, fired.IDs())
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, patience, "maintainer and sweeper are ready", func() bool {
 		maintainer, _ := w.maintainer.Ready(t)
 		sweeper, _ := w.sweeper.Ready(t)
 		return maintainer && sweeper
-	}, patience, 20*time.Millisecond, "maintainer or sweeper is not ready")
+	})
 }
 
 // TestFailover makes the primary read-only and writable again, and then moves the
