@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queenmq/queen/pkg/lifecycle"
 )
 
 const (
@@ -174,11 +176,10 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if most := db.cfg.MaxWaiting; most > 0 && waiting > int64(most) {
 		return nil, fmt.Errorf("%w: %d callers are waiting", ErrExhausted, most)
 	}
-	conn, err := db.pool.Acquire(ctx)
+	conn, err := db.take(ctx)
 	if err == nil {
 		return conn, nil
 	}
-	db.refusals.note(err, time.Now())
 	if ctx.Err() != nil {
 		err = ended(ctx, err)
 		if s := db.pool.Stat(); s.AcquiredConns() >= s.MaxConns() {
@@ -186,6 +187,22 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: %w", ErrPool, err)
+}
+
+// take gets a connection of the pool, an idle or a new one. A pool that has some and is
+// refused more is as large as the server lets it be: then one of those is waited for.
+func (db *DB) take(ctx context.Context) (*pgxpool.Conn, error) {
+	for {
+		conn, err := db.pool.Acquire(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		db.refusals.note(err, time.Now())
+		s := db.pool.Stat()
+		if sqlState(err) != codeTooMany || s.AcquiredConns()+s.IdleConns() == 0 || !lifecycle.Sleep(ctx, sharePause) {
+			return nil, err
+		}
+	}
 }
 
 // closeConn says goodbye to the server, within a limit of its own because ctx

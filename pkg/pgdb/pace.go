@@ -22,6 +22,10 @@ const (
 	// was measured to ask five hundred times a second.
 	firstRefusalPause = 20 * time.Millisecond
 	lastRefusalPause  = time.Second
+
+	// sharePause is the time between two looks for an idle connection while the server
+	// refuses more: the pool itself knows no waiting below its size.
+	sharePause = 10 * time.Millisecond
 )
 
 // resets paces the resets of a pool. It is safe for concurrent use.

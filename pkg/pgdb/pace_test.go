@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,19 +60,24 @@ func TestRefusedConnectionsAreTriedAtAPace(t *testing.T) {
 	require.NoError(t, r.admit(now.Add(firstRefusalPause)), "pauses begin small again")
 }
 
-// A server without connections is asked for one now and then, and the pool works as
-// soon as there are some.
-func TestAServerWithoutConnectionsIsSpared(t *testing.T) {
-	t.Parallel()
+// little opens a pool of a role that the server gives so many connections, and counts
+// what it asks for. allow changes the number.
+func little(t *testing.T, connections int) (db *DB, dials *atomic.Int64, allow func(connections int)) {
+	t.Helper()
 	server, cfg := startServer(t)
 	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, admin.Close(context.Background())) }()
-	_, err = admin.Exec(t.Context(), `CREATE ROLE little LOGIN CONNECTION LIMIT 0`)
+	t.Cleanup(func() { require.NoError(t, admin.Close(context.Background())) })
+	_, err = admin.Exec(t.Context(), `CREATE ROLE little LOGIN`)
 	require.NoError(t, err)
-	cfg.User = "little"
-	var dials atomic.Int64
-	db, err := Open(t.Context(), cfg, func(c *pgxpool.Config) {
+	allow = func(connections int) {
+		_, err := admin.Exec(t.Context(), `ALTER ROLE little CONNECTION LIMIT `+strconv.Itoa(connections))
+		require.NoError(t, err)
+	}
+	allow(connections)
+	cfg.User, cfg.AcquireTimeout = "little", time.Minute
+	dials = &atomic.Int64{}
+	db, err = Open(t.Context(), cfg, func(c *pgxpool.Config) {
 		dial := c.ConnConfig.DialFunc
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			dials.Add(1)
@@ -78,8 +85,15 @@ func TestAServerWithoutConnectionsIsSpared(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	defer db.Close()
+	t.Cleanup(db.Close)
+	return db, dials, allow
+}
 
+// A server without connections is asked for one now and then, and the pool works as
+// soon as there are some.
+func TestAServerWithoutConnectionsIsSpared(t *testing.T) {
+	t.Parallel()
+	db, dials, allow := little(t, 0)
 	began := time.Now()
 	for range 5000 {
 		err := db.Ping(t.Context())
@@ -88,7 +102,30 @@ func TestAServerWithoutConnectionsIsSpared(t *testing.T) {
 	}
 	// Pauses of 20, 40, ... 640 ms, of which half may be left out, and one a second then.
 	require.LessOrEqual(t, dials.Load(), 8+2*int64(time.Since(began)/lastRefusalPause))
-	_, err = admin.Exec(t.Context(), `ALTER ROLE little CONNECTION LIMIT 10`)
-	require.NoError(t, err)
+	allow(10)
 	require.Eventually(t, func() bool { return db.Ping(t.Context()) == nil }, time.Minute, time.Millisecond)
+}
+
+// A pool that gets fewer connections than it may have works with those.
+func TestFewConnectionsAreShared(t *testing.T) {
+	t.Parallel()
+	db, dials, _ := little(t, 1)
+	late := make(chan error, 1)
+	require.NoError(t, db.Do(t.Context(), "hold", func(context.Context, *pgx.Conn) error {
+		before := dials.Load()
+		go func() { late <- db.Ping(t.Context()) }()
+		for dials.Load() == before {
+			runtime.Gosched()
+		}
+		for db.refusals.admit(time.Time{}) == nil { // until it has been refused
+			runtime.Gosched()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*sharePause)
+		defer cancel()
+		err := db.Ping(ctx)
+		require.ErrorIs(t, err, ErrPool)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "who waits is told that the time was up")
+		return nil
+	}))
+	require.NoError(t, <-late)
 }
