@@ -54,6 +54,18 @@ func (d *Decoded) Holds(start, take int) bool {
 	return start >= d.first && take >= 0 && start-d.first+take <= len(d.starts)
 }
 
+// Span is how many bytes take frames from start on are, which are there.
+func (d *Decoded) Span(start, take int) int {
+	end := len(d.raw)
+	if next := start - d.first + take; next < len(d.starts) {
+		end = int(d.starts[next])
+	}
+	if take == 0 {
+		return 0
+	}
+	return end - int(d.starts[start-d.first])
+}
+
 // Unpack is Reader.Unpack for frames that are there. What fn is given stays valid.
 func (d *Decoded) Unpack(start, take int, fn func(index int, f Frame) error) error {
 	if !d.Holds(start, take) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // PopClaim is one pop of PopMulti: it wants messages of one partition.
@@ -75,43 +74,6 @@ func (s *Store) PopMulti(ctx context.Context, m MultiPop) ([]PopServed, error) {
 		return nil, err
 	}
 	return a.served(m.Claims)
-}
-
-// AckAndPop is AckWhole and then a PopMulti for each of pops, all in one
-// transaction: what the acks release may be claimed by it.
-func (s *Store) AckAndPop(ctx context.Context, rows []AckRow, wait bool, pops []MultiPop) ([]AckOutcome, [][]PopServed, error) {
-	var text RawJSON
-	answers := make([]multiAnswer, len(pops))
-	calls := make([][]any, len(pops))
-	for i := range pops {
-		var err error
-		if calls[i], err = pops[i].args(); err != nil {
-			return nil, nil, err
-		}
-	}
-	ack, args := ackWhole(rows, wait)
-	err := s.db.Do(ctx, "ack and pop", func(ctx context.Context, conn *pgx.Conn) error {
-		var batch pgx.Batch
-		batch.Queue(ack, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-		for i := range calls {
-			batch.Queue(popMulti, calls[i]...).QueryRow(func(row pgx.Row) error { return row.Scan(answers[i].dest()...) })
-		}
-		return conn.SendBatch(ctx, &batch).Close()
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	out, err := ackOutcomes(text, len(rows))
-	if err != nil {
-		return nil, nil, err
-	}
-	served := make([][]PopServed, len(pops))
-	for i := range pops {
-		if served[i], err = answers[i].served(pops[i].Claims); err != nil {
-			return nil, nil, err
-		}
-	}
-	return out, served, nil
 }
 
 // columns are claims as the procedure takes them.

@@ -279,6 +279,71 @@ END
 $$;
 COMMIT;
 
+-- Ends leased batches and leases each lane anew in the same update, to a consumer whose
+-- next messages the caller has in memory: p_next is that consumer's lease id, p_until
+-- the end of his batch, which lies in the one segment that p_bases and p_times name.
+-- A row whose lease is not as the caller thinks, or whose next messages may not be
+-- delivered as they are (retention took them, the queue holds messages back, the group
+-- is not registered), is left as it is; so is one that somebody has locked.
+--
+-- handed are the places of the rows, lasts the newest offsets of their lanes. What is left is for log_ack_multi_v1 and
+-- log_pop_multi_v1, which do the same in two statements.
+CREATE OR REPLACE FUNCTION queen.log_handover_v1(
+    p_pids    UUID[],
+    p_groups  TEXT[],
+    p_ends    BIGINT[],
+    p_workers TEXT[],
+    p_counts  INT[],
+    p_next    TEXT[],
+    p_until   BIGINT[],
+    p_leases  INT[],
+    p_bases   BIGINT[],
+    p_times   TIMESTAMPTZ[],
+    p_skip    BOOLEAN[],
+    OUT handed INT[],
+    OUT lasts  BIGINT[]
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_now TIMESTAMPTZ := clock_timestamp();
+BEGIN
+    WITH held AS MATERIALIZED (
+        SELECT u.ord::int AS ord, u.pid, u.grp, u.upto, u.n, u.next, u.until, p.last_offset,
+               CASE WHEN u.lease > 0 THEN u.lease WHEN q.lease_time > 0 THEN q.lease_time ELSE 60 END AS lease
+        FROM unnest(p_pids, p_groups, p_ends, p_workers, p_counts, p_next, p_until, p_leases, p_bases, p_times, p_skip)
+             WITH ORDINALITY AS u (pid, grp, upto, worker, n, next, until, lease, base, at, skip, ord)
+        JOIN queen.log_consumers AS c ON c.partition_id = u.pid AND c.consumer_group = u.grp
+        JOIN queen.log_partitions AS p ON p.id = u.pid
+        JOIN queen.queues AS q ON q.id = p.queue_id
+        WHERE c.worker_id = u.worker AND c.lease_expires_at >= v_now AND c.batch_end = u.upto AND c.committed < c.attempt_offset
+          AND COALESCE(q.delayed_processing, 0) <= 0 AND (u.skip OR COALESCE(q.window_buffer, 0) <= 0)
+          AND EXISTS (SELECT 1 FROM queen.consumer_groups_metadata AS m
+                      WHERE m.tenant_id = q.tenant_id AND m.consumer_group = u.grp AND m.queue_id = q.id
+                        AND m.partition_name = '' AND m.namespace = '' AND m.task = '' OFFSET 0)
+          AND EXISTS (SELECT 1 FROM queen.log_segments AS s
+                      WHERE s.partition_id = u.pid AND s.base_offset = u.base AND s.created_at = u.at AND s.end_offset >= u.until OFFSET 0)
+        ORDER BY u.pid, u.grp COLLATE "C"
+        FOR UPDATE OF c SKIP LOCKED
+    ), moved AS (
+        UPDATE queen.log_consumers AS c
+        SET committed = h.upto, batch_end = h.until, worker_id = h.next,
+            lease_acquired_at = v_now, lease_expires_at = v_now + make_interval(secs => h.lease),
+            batch_retry_count = 0, attempt_offset = h.upto + 1, attempt_count = 1,
+            total_consumed = c.total_consumed + greatest(h.n, 0)
+        FROM held AS h
+        WHERE c.partition_id = h.pid AND c.consumer_group = h.grp
+    )
+    SELECT array_agg(h.ord), array_agg(h.last_offset) INTO handed, lasts FROM held AS h;
+END
+$$;
+
 -- For each hash the lowest offset in [p_low, p_high] at which the sidecar rows
 -- with p_from <= base_offset <= p_to hold it; NULL where they do not.
 --

@@ -43,7 +43,7 @@ var ErrOverloaded = admission.ErrOverloaded
 // Store is the part of the store that fusion needs.
 type Store interface {
 	AckWhole(ctx context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error)
-	AckAndPop(ctx context.Context, rows []store.AckRow, wait bool, pops []store.MultiPop) ([]store.AckOutcome, [][]store.PopServed, error)
+	AckAndPop(ctx context.Context, rows []store.AckRow, wait bool, next store.Next) ([]store.AckOutcome, store.NextServed, error)
 }
 
 // Riders knows pops that wait for the lanes of acks.
@@ -54,13 +54,13 @@ type Riders interface {
 
 // Rides are pops that claim in the transaction that ends the leases they wait for.
 type Rides interface {
-	// Pops are their claims.
-	Pops() []store.MultiPop
+	// Next are their claims.
+	Next() store.Next
 	// Requests adds theirs to those that share the transaction.
 	Requests(set *spans.Set)
 	// Land tells them what they got. It is called once, and returns the rows, by
 	// number, whose lanes are leased anew.
-	Land(served [][]store.PopServed, err error) (handed []int)
+	Land(served store.NextServed, err error) (handed []int)
 }
 
 // Config holds the settings of a Fuser. Zero values take the defaults.

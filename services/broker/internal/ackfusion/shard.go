@@ -26,6 +26,7 @@ type key struct {
 // closed.
 type row struct {
 	batch   store.AckRow
+	plain   bool         // nobody rides with it
 	spans   []trace.Span // of the recorded requests that wait for it
 	done    chan struct{}
 	verdict Verdict
@@ -54,6 +55,7 @@ type shard struct {
 	queue   []*row // the same rows in order of arrival
 	flying  bool   // a flight gathers rows, or is under way and not stuck
 	flight  uint64 // which one
+	pace    pace
 }
 
 // add puts a batch of a request among those that wait, and tells whether the caller
@@ -73,6 +75,7 @@ func (s *shard) add(b *store.AckRow, span trace.Span) (r *row, lead bool) {
 	r.carry(span)
 	s.waiting[k] = r
 	s.queue = append(s.queue, r)
+	s.pace.came()
 	lead, s.flying = !s.flying, true
 	return r, lead
 }
@@ -132,6 +135,7 @@ func (s *shard) lead(ctx context.Context) {
 
 // fly makes one flight, and tells whether the caller is to make another one.
 func (s *shard) fly(ctx context.Context) (more bool) {
+	s.gather()
 	release, err := s.Admission.Acquire(ctx, admission.Ack)
 	rows, flight := s.take()
 	if err != nil {
@@ -155,7 +159,9 @@ func (s *shard) commit(ctx context.Context, rows []*row) {
 	if len(rows) == 0 { // all were withdrawn
 		return
 	}
+	began := time.Now()
 	out, handed, err := s.call(ctx, rows)
+	s.landed(len(handed), time.Since(began))
 	switch {
 	case err == nil:
 		for i, r := range rows {
@@ -179,19 +185,19 @@ func (s *shard) call(ctx context.Context, rows []*row) (out []store.AckOutcome, 
 		moves[i] = r.batch
 	}
 	var rides Rides
-	if s.Riders != nil {
+	if s.Riders != nil && (len(rows) > 1 || !rows[0].plain) {
 		rides = s.Riders.Board(moves)
 	}
 	ctx, span := startFlush(ctx, rows, rides)
 	defer span.End()
-	var served [][]store.PopServed
+	var served store.NextServed
 	err = retry.Do(ctx, time.Now().Add(s.cfg.Deadline), func(ctx context.Context) error {
 		var err error
 		began := time.Now()
 		if rides == nil {
 			out, err = s.Store.AckWhole(ctx, moves, len(rows) == 1)
 		} else {
-			out, served, err = s.Store.AckAndPop(ctx, moves, len(rows) == 1, rides.Pops())
+			out, served, err = s.Store.AckAndPop(ctx, moves, len(rows) == 1, rides.Next())
 		}
 		s.Batches.Fired(ctx, batches.Ack, len(moves), time.Since(began))
 		return err
@@ -233,6 +239,7 @@ func (s *shard) conclude(ctx context.Context, r *row, out *store.AckOutcome, han
 	case out.OK:
 		r.settle(Verdict{State: Committed, Handed: handed})
 	case out.Error == store.AckBusy:
+		r.plain = true
 		go s.alone(ctx, r)
 	default:
 		r.settle(Verdict{State: Rejected})

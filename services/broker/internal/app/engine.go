@@ -41,6 +41,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/replay"
 	"github.com/queenmq/queen/services/broker/internal/replies"
 	"github.com/queenmq/queen/services/broker/internal/scrape"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
@@ -84,6 +85,7 @@ type shared struct {
 	ids       *mint.Source
 	letters   *deadletter.Filer
 	marks     *dedup.Cache       // nil when switched off
+	tails     *tails.Cache       // nil when switched off
 	registry  *registry.Registry // of the batches that pops have delivered under leases
 	counters  *collector.Counters
 	batches   *batches.Recorder
@@ -123,6 +125,11 @@ func newShared(cfg *config.Config, db *pgdb.DB, tel *telemetry.Telemetry, log *s
 	s.registry = registry.New(registry.Config{Bytes: int64(cfg.Acks.RegistryMB) << 20, LeasesOnly: !cfg.Acks.Registry})
 	if err := s.heat(cfg, tel, log); err != nil {
 		return nil, err
+	}
+	if n := segmentCache(cfg); n > 0 {
+		if s.tails, err = tails.New(n / tailsShare); err != nil {
+			return nil, err
+		}
 	}
 	return s, s.remember(cfg, tel, log)
 }
@@ -245,7 +252,7 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 	fuser, err := fusion.New(fusion.Config{
 		Shards: cfg.Fusion.Shards, MaxInflight: cfg.Fusion.MaxInflight, BundleMax: cfg.Fusion.BundleMax,
 	}, fusion.Deps{
-		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: s.marks, Batches: s.batches,
+		Store: s.store, Packer: s.packer, Reader: s.reader, Admission: s.gate, Announcer: s.announcer, Marks: s.marks, Tails: s.tails, Batches: s.batches,
 		Meter: tel.Meters.Meter(serviceName + "/fusion"), Logger: log,
 	})
 	if err != nil {
@@ -256,6 +263,12 @@ func newPush(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.
 		Meter: tel.Meters.Meter(serviceName + "/push"),
 	})
 }
+
+// tailsShare is the part of the segment cache for what was written last.
+const tailsShare = 4
+
+// segmentCache is the memory for segments, in bytes; 0: none.
+func segmentCache(cfg *config.Config) int64 { return int64(cfg.Flow.SegmentCacheMB) << 20 }
 
 // newPop builds the pop path. What pops share is in the fuser.
 func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.Logger) (*pop.Service, error) {
@@ -270,7 +283,7 @@ func newPop(cfg *config.Config, s *shared, tel *telemetry.Telemetry, log *slog.L
 		}
 	}
 	return pop.New(popConfig(cfg), pop.Deps{
-		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Batches: s.batches, Fusion: fuser, Registry: s.registry,
+		Store: s.store, Reader: s.reader, Admission: s.gate, Hub: s.hub, Lanes: s.lanes, HotList: s.hot, Batches: s.batches, Fusion: fuser, Tails: s.tails, Registry: s.registry,
 		Replies: new(replies.Pool), IDs: s.ids, Counters: s.counters, OnPark: s.lookout.Kick, Suspended: s.modes.PopMaintenance,
 		Meter: tel.Meters.Meter(serviceName + "/pop"), Logger: log,
 	})
@@ -315,7 +328,7 @@ func popConfig(cfg *config.Config) pop.Config {
 	return pop.Config{
 		InitialInterval: cfg.Flow.InitialInterval, BackoffThreshold: cfg.Flow.Threshold,
 		BackoffMultiplier: cfg.Flow.Multiplier, MaxInterval: cfg.Flow.MaxInterval, PendingGate: cfg.Flow.PendingGate,
-		MaxParked: cfg.Flow.MaxParked, SegmentCache: cmp.Or(int64(cfg.Flow.SegmentCacheMB)<<20, -1),
+		MaxParked: cfg.Flow.MaxParked, SegmentCache: cmp.Or(segmentCache(cfg)-segmentCache(cfg)/tailsShare, -1),
 		SettingsAge: cfg.Engine.SettingsAge(),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/retry"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 )
 
 // apply gives the flights of an answered bundle their verdicts. It returns those
@@ -55,6 +56,7 @@ func (w *writer) stored(fl *flight, v *store.PushVerdict) {
 		m.Outcome = Queued
 	}
 	w.Marks.Wrote(fl.lane.Lane, v.PartitionID, v.BaseOffset, v.CreatedAt, fl.segment.Hashes)
+	w.Tails.Wrote(v.PartitionID, tails.Segment{Base: v.BaseOffset, Count: fl.segment.Count, CreatedAt: v.CreatedAt, Blob: fl.segment.Blob})
 	w.Announcer.Pushed(fl.lane.Tenant, fl.lane.Queue, fl.lane.Partition, len(fl.messages))
 	fl.messages = nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/batches"
 	"github.com/queenmq/queen/services/broker/internal/dedup"
 	"github.com/queenmq/queen/services/broker/internal/spans"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 )
 
 // ErrOverloaded is the error of a part that waited too long to be begun. Nothing
@@ -98,9 +99,11 @@ type Deps struct {
 	Admission *admission.Gate
 	Announcer Announcer
 	Marks     Marks // nil vouches for nothing
-	Batches   *batches.Recorder
-	Meter     metric.Meter
-	Logger    *slog.Logger
+	// Tails is told of every segment; nil: nobody reads right behind the writers.
+	Tails   *tails.Cache
+	Batches *batches.Recorder
+	Meter   metric.Meter
+	Logger  *slog.Logger
 }
 
 // Fuser stores parts. It is safe for concurrent use.

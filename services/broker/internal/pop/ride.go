@@ -30,16 +30,17 @@ const (
 // they wait for.
 type rides struct {
 	list []ride
-	pops []store.MultiPop
+	next store.Next
 }
 
-// ride is one of them: claim number claim of pops number group.
+// ride is one of them: claim number claim of pops number group, or a handover.
 type ride struct {
 	parked       *Parked
 	ctx          context.Context
 	cancel       context.CancelFunc
 	checkout     *hotlist.Checkout
 	row          int
+	handed       bool // handover number claim
 	group, claim int
 }
 
@@ -60,8 +61,9 @@ func (s *Service) Board(rows []store.AckRow) ackfusion.Rides {
 	if len(r.list) == 0 {
 		return nil
 	}
-	for i := range r.pops {
-		r.pops[i].Bound(maxRideBytes * int64(len(r.pops[i].Claims)) / int64(len(r.list)))
+	for i := range r.next.Pops {
+		m := &r.next.Pops[i]
+		m.Bound(maxRideBytes * int64(len(m.Claims)) / int64(len(r.list)))
 	}
 	return &r
 }
@@ -93,7 +95,7 @@ func (s *Service) board(r *rides, i int, row *store.AckRow) {
 	if p, ok := owner.(*Parked); ok {
 		if n, ok := p.seize(); ok {
 			n.checkout, n.row = c, i
-			r.add(n)
+			r.add(n, row)
 			return
 		}
 	}
@@ -102,8 +104,13 @@ func (s *Service) board(r *rides, i int, row *store.AckRow) {
 
 // rides says whether the request may be served by somebody else's transaction.
 func (p *Parked) rides() bool {
+	return p.mayRide() && !p.holds.holds(&p.req)
+}
+
+// mayRide says so of requests like this one.
+func (p *poll) mayRide() bool {
 	q := &p.req.Query
-	return p.inRing() && q.Partitions == 1 && !q.AutoAck && q.Batch <= maxRideBatch && !p.holds.holds(&p.req)
+	return p.inRing() && q.Partitions == 1 && !q.AutoAck && q.Batch <= maxRideBatch
 }
 
 // seize makes a resting request look, without a goroutine of its own.
@@ -121,27 +128,35 @@ func (p *Parked) seize() (n ride, ok bool) {
 	return ride{parked: p, ctx: ctx, cancel: cancel}, true
 }
 
-// add puts a ride into the call of its group.
-func (r *rides) add(n ride) {
+// add makes a ride a handover where its messages are in memory, and puts it into the
+// call of its group otherwise.
+func (r *rides) add(n ride, row *store.AckRow) {
 	p := &n.parked.poll
+	if h, ok := p.handover(n.checkout, row); ok {
+		h.Row = n.row
+		n.handed, n.claim = true, len(r.next.Handovers)
+		r.next.Handovers = append(r.next.Handovers, h)
+		r.list = append(r.list, n)
+		return
+	}
 	claim, _ := p.board(n.checkout)
-	for n.group = range r.pops {
-		if m := &r.pops[n.group]; m.Tenant == p.req.Tenant && m.Queue == p.req.Queue && m.Group == p.req.Query.Group {
+	for n.group = range r.next.Pops {
+		if m := &r.next.Pops[n.group]; m.Tenant == p.req.Tenant && m.Queue == p.req.Queue && m.Group == p.req.Query.Group {
 			n.claim = len(m.Claims)
 			m.Claims = append(m.Claims, claim)
 			r.list = append(r.list, n)
 			return
 		}
 	}
-	n.group = len(r.pops)
-	r.pops = append(r.pops, store.MultiPop{
+	n.group = len(r.next.Pops)
+	r.next.Pops = append(r.next.Pops, store.MultiPop{
 		Tenant: p.req.Tenant, Queue: p.req.Queue, Group: p.req.Query.Group, Claims: []store.PopClaim{claim},
 	})
 	r.list = append(r.list, n)
 }
 
-// Pops are the claims.
-func (r *rides) Pops() []store.MultiPop { return r.pops }
+// Next are the claims.
+func (r *rides) Next() store.Next { return r.next }
 
 // Requests adds those of the pops.
 func (r *rides) Requests(set *spans.Set) {
@@ -151,17 +166,31 @@ func (r *rides) Requests(set *spans.Set) {
 }
 
 // Land has every pop go on with what it got.
-func (r *rides) Land(served [][]store.PopServed, err error) (handed []int) {
+func (r *rides) Land(served store.NextServed, err error) (handed []int) {
 	for i := range r.list {
 		n := &r.list[i]
-		if err != nil || len(served[n.group][n.claim].Segments) == 0 {
+		if err != nil {
 			go n.inVain()
 			continue
 		}
-		handed = append(handed, n.row)
-		go n.arrive(&served[n.group][n.claim])
+		if got, ok := n.got(r.next.Handovers, &served); ok {
+			handed = append(handed, n.row)
+			go n.arrive(got)
+		} else {
+			go n.inVain()
+		}
 	}
 	return handed
+}
+
+// got is what the ride was served.
+func (n *ride) got(handovers []store.Handover, served *store.NextServed) (*store.PopServed, bool) {
+	if n.handed {
+		last := served.Handed[n.claim]
+		return n.parked.handed(n.checkout, &handovers[n.claim], last), last != store.Refused
+	}
+	s := &served.Pops[n.group][n.claim]
+	return s, len(s.Segments) > 0
 }
 
 // arrive answers the pop.

@@ -163,7 +163,7 @@ func (p *poll) unpack(ctx context.Context, r *rendering, c *store.Popped, s *sto
 // worth remembering.
 func (p *poll) worthKeeping(s *store.PoppedSegment) int {
 	left := s.Count - s.Start - s.Take
-	if p.segments == nil || p.req.Route == Discover || left <= 0 || s.Count < keptFrames {
+	if p.segments == nil || p.req.Route == Discover || left <= 0 || s.Count < keptFrames && !(p.mayRide() && left >= p.budget()) {
 		return 0
 	}
 	size, known, err := segment.DecodedSize(s.Blob)
@@ -180,8 +180,14 @@ func (p *poll) worthKeeping(s *store.PoppedSegment) int {
 
 // keep remembers what the group is going to read of a lane.
 func (p *poll) keep(c *store.Popped, a ahead) {
-	a.place = place{p.req.Tenant, strings.Clone(p.req.Queue), c.Partition, strings.Clone(p.req.Query.Group)}
+	a.place.tenant = p.req.Tenant
+	a.place.queue, a.place.partition, a.place.group = p.own(c.Partition)
 	p.segments.put(a)
+}
+
+// own are names that outlive the request.
+func (p *poll) own(lane string) (queue, partition, group string) {
+	return strings.Clone(p.req.Queue), lane, strings.Clone(p.req.Query.Group)
 }
 
 // fetch reads a segment that was not sent although what is in memory of it is not

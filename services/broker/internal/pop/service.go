@@ -23,6 +23,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/replies"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -90,6 +91,8 @@ type Deps struct {
 	Batches *batches.Recorder
 	// Fusion lets pops of one lane share transactions; nil: each has its own.
 	Fusion *popfusion.Fuser
+	// Tails knows what was written last; nil: nothing.
+	Tails *tails.Cache
 	// Registry remembers leased batches for their acks. It may be nil.
 	Registry Registry
 	// Replies lends the memory of answers; nil: they are made.
