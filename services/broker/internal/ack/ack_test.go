@@ -78,8 +78,8 @@ type fakeStore struct {
 }
 
 func (f *fakeStore) AckAndPop(
-	context.Context, []store.AckRow, bool, []store.MultiPop,
-) ([]store.AckOutcome, [][]store.PopServed, error) {
+	context.Context, []store.AckRow, bool, store.Next,
+) ([]store.AckOutcome, store.NextServed, error) {
 	panic("nobody rides")
 }
 

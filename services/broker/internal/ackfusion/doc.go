@@ -10,15 +10,21 @@
 //
 // A row that comes while the shard is idle is flown at once, by the goroutine that
 // brought it. What comes during a flight waits and flies together afterwards, so
-// that bundles grow with the time a commit takes, and nothing is delayed on
-// purpose. Rows are taken when the slot is had, not before: those that came in the
+// that bundles grow with the time a commit takes. Rows are taken when the slot is had, not before: those that came in the
 // meantime fly too. Rows of one lane, group and lease are one row, up to the
 // larger end.
 //
 // Pops that wait for the lanes of the rows may ride along (Riders): they claim in
 // the same transaction, after the rows have released their leases. A lane is handed
 // to the next consumer with one commit that way. A row whose lane was handed on is
-// told so, since nobody else need look there.
+// told so, since nobody else need look there. Where the broker has the next messages
+// in memory, one update ends the lease and makes the new one (a handover). A row whose
+// handover is refused flies again by itself, without riders.
+//
+// Consumers that were served that way send their next acks at about the same time. The
+// first of them to come waits for the others, no longer than a flight takes, unless the
+// last wait was in vain: a flight of eight lanes costs little more than one of a single
+// lane. A consumer that is alone waits for nobody.
 //
 // The slot of admission belongs to the flight; the requests that wait are bounded
 // by Gate.Enter and withdrawn after its MaxWait.

@@ -52,25 +52,25 @@ func (c *call) lanes() (lanes []byte) {
 type fakeStore struct{ calls chan *call }
 
 func (f *fakeStore) AckWhole(ctx context.Context, rows []store.AckRow, wait bool) ([]store.AckOutcome, error) {
-	out, _, err := f.AckAndPop(ctx, rows, wait, nil)
+	out, _, err := f.AckAndPop(ctx, rows, wait, store.Next{})
 	return out, err
 }
 
 func (f *fakeStore) AckAndPop(
-	_ context.Context, rows []store.AckRow, wait bool, pops []store.MultiPop,
-) ([]store.AckOutcome, [][]store.PopServed, error) {
-	c := &call{rows, wait, pops, make(chan answer)}
+	_ context.Context, rows []store.AckRow, wait bool, next store.Next,
+) ([]store.AckOutcome, store.NextServed, error) {
+	c := &call{rows, wait, next.Pops, make(chan answer)}
 	f.calls <- c
 	a := <-c.reply
 	if a.err != nil {
-		return nil, nil, a.err
+		return nil, store.NextServed{}, a.err
 	}
 	out := make([]store.AckOutcome, len(rows))
 	for i, r := range rows {
 		text := a.errors[r.PartitionID[0]]
 		out[i] = store.AckOutcome{OK: text == "", Error: text, Released: text == ""}
 	}
-	return out, a.served, nil
+	return out, store.NextServed{Pops: a.served}, nil
 }
 
 type bundle struct {
@@ -433,8 +433,8 @@ type counting struct {
 }
 
 func (c *counting) AckAndPop(
-	context.Context, []store.AckRow, bool, []store.MultiPop,
-) ([]store.AckOutcome, [][]store.PopServed, error) {
+	context.Context, []store.AckRow, bool, store.Next,
+) ([]store.AckOutcome, store.NextServed, error) {
 	panic("nobody rides")
 }
 
@@ -562,19 +562,19 @@ type ride struct {
 	rows []int
 }
 
-func (r *ride) Pops() []store.MultiPop {
-	return []store.MultiPop{{Queue: "q", Claims: make([]store.PopClaim, len(r.rows))}}
+func (r *ride) Next() store.Next {
+	return store.Next{Pops: []store.MultiPop{{Queue: "q", Claims: make([]store.PopClaim, len(r.rows))}}}
 }
 
 func (r *ride) Requests(*spans.Set) {}
 
-func (r *ride) Land(served [][]store.PopServed, err error) (handed []int) {
+func (r *ride) Land(served store.NextServed, err error) (handed []int) {
 	r.landed = append(r.landed, err)
 	if err != nil {
 		return nil
 	}
 	for i, row := range r.rows {
-		if served[0][i].Segments != nil {
+		if served.Pops[0][i].Segments != nil {
 			handed = append(handed, row)
 		}
 	}
@@ -613,6 +613,103 @@ func TestWaitingPopsRideWithTheAcks(t *testing.T) {
 		c.answer(answer{served: [][]store.PopServed{{got}}})
 		require.Equal(t, []ackfusion.Verdict{{Handed: true}}, again.verdicts)
 		require.Len(t, ready.landed, 3)
+	})
+}
+
+// Those who were served are about to acknowledge: the first of them waits for the
+// others, once.
+func TestTheAcksOfThoseWhoWereServedFlyTogether(t *testing.T) {
+	const took = 3 * time.Millisecond
+	got := store.PopServed{Popped: store.Popped{Segments: make([]store.PoppedSegment, 1)}}
+	ready := &riders{lanes: []byte{1, 2, 3}}
+	// hand makes a flight that hands three lanes on.
+	hand := func(b *bundle) {
+		b.ack(row(1), row(2), row(3))
+		c := b.next()
+		time.Sleep(took)
+		c.answer(answer{served: [][]store.PopServed{{got, got, got}}})
+	}
+	t.Run("all come", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			b.fuser.Riders = ready
+			hand(b)
+			b.fuser.Riders = nil
+			began := time.Now()
+			first, second := b.ack(row(1)), b.ack(row(2))
+			require.True(t, b.idle())
+			time.Sleep(time.Millisecond)
+			third := b.ack(row(3))
+			c := b.next()
+			require.Equal(t, []byte{1, 2, 3}, c.lanes())
+			require.Equal(t, time.Millisecond, time.Since(began))
+			c.answer(answer{})
+			for _, r := range []*request{first, second, third} {
+				require.Equal(t, committed(1), r.verdicts)
+			}
+			b.ack(row(4))
+			b.next().answer(answer{}) // nobody was served: no wait
+		})
+	})
+	t.Run("some take their time", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			b.fuser.Riders = ready
+			hand(b)
+			first := b.ack(row(1))
+			time.Sleep(took - 1)
+			require.True(t, b.idle())
+			time.Sleep(1)
+			c := b.next()
+			require.Equal(t, []byte{1}, c.lanes(), "no longer than a flight takes")
+			c.answer(answer{served: [][]store.PopServed{{got}}})
+			require.True(t, first.done)
+			for range 16 { // it does not wait again soon
+				b.ack(row(2))
+				b.next().answer(answer{served: [][]store.PopServed{{got}}})
+			}
+		})
+	})
+	t.Run("one alone waits for nobody", func(t *testing.T) {
+		on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+			b.fuser.Riders = ready
+			for range 10 {
+				b.ack(row(1))
+				c := b.next()
+				time.Sleep(took)
+				c.answer(answer{served: [][]store.PopServed{{got}}})
+			}
+		})
+	})
+	t.Run("the wait has a bound", func(t *testing.T) {
+		on(t, ackfusion.Config{Hold: time.Second}, func(t *testing.T, b *bundle) {
+			b.fuser.Riders = ready
+			b.ack(row(1), row(2))
+			c := b.next()
+			time.Sleep(time.Second)
+			c.answer(answer{served: [][]store.PopServed{{got, got}}})
+			b.ack(row(1))
+			time.Sleep(5*time.Millisecond - 1)
+			require.True(t, b.idle())
+			time.Sleep(1)
+			b.next().answer(answer{served: [][]store.PopServed{{got}}})
+		})
+	})
+}
+
+// A row that a bundle left alone, because it was locked or its lane could not be
+// handed over, flies again without riders: they would meet the same.
+func TestARowThatWasLeftAloneFliesWithoutRiders(t *testing.T) {
+	ready := &riders{lanes: []byte{1, 2}}
+	on(t, ackfusion.Config{}, func(t *testing.T, b *bundle) {
+		b.fuser.Riders = ready
+		r := b.ack(row(1), row(2))
+		c := b.next()
+		require.Len(t, c.pops[0].Claims, 2)
+		c.answer(answer{errors: map[byte]string{1: store.AckBusy}, served: [][]store.PopServed{{{}, {}}}})
+		c = b.next()
+		require.Equal(t, []byte{1}, c.lanes())
+		require.Nil(t, c.pops)
+		c.answer(answer{})
+		require.Equal(t, committed(2), r.verdicts)
 	})
 }
 

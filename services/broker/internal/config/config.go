@@ -99,7 +99,7 @@ type Flow struct {
 	// MaxParked is how many pops may wait at once; more are told to come again.
 	MaxParked int `envconfig:"QUEEN_MAX_PARKED_POPS" default:"20000"`
 	// SegmentCacheMB is the memory, in MiB, for segments of which only a part was
-	// delivered; 0 keeps none.
+	// delivered, and for a part of it what was pushed last; 0 keeps none.
 	SegmentCacheMB int `envconfig:"QUEEN_SEGMENT_CACHE_MB" default:"32"`
 }
 

@@ -31,9 +31,11 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/lanes"
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
+	"github.com/queenmq/queen/services/broker/internal/popfusion"
 	"github.com/queenmq/queen/services/broker/internal/push"
 	"github.com/queenmq/queen/services/broker/internal/quota"
 	"github.com/queenmq/queen/services/broker/internal/registry"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 	"github.com/queenmq/queen/services/broker/internal/timers"
 	"github.com/queenmq/queen/services/broker/internal/transact"
 	"github.com/queenmq/queen/services/broker/internal/wake"
@@ -66,6 +68,7 @@ type engine struct {
 
 	registry *registry.Registry
 	whole    atomic.Int64 // acks that took the fast path
+	handed   atomic.Int64 // lanes that went from an ack to a waiting pop in one update
 }
 
 // counting counts the batches that are committed without a look at their hashes.
@@ -130,15 +133,22 @@ func assemble(t *testing.T, db *pgdb.DB, is shape, wraps ...between) *engine {
 	for _, wrap := range wraps {
 		pushStore = wrap(pushStore)
 	}
+	recent, err := tails.New(1 << 20)
+	require.NoError(t, err)
 	fuser, err := fusion.New(fusion.Config{}, fusion.Deps{
-		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: announcer,
+		Store: pushStore, Packer: packer, Reader: reader, Admission: gate, Announcer: announcer, Tails: recent,
 		Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
 	e.push, err = push.New(push.Config{}, push.Deps{Fuser: fuser, Admission: gate, IDs: ids, Counters: counters, Meter: noop.Meter{}})
 	require.NoError(t, err)
+	var together *popfusion.Fuser
+	if !plain {
+		together, err = popfusion.New(popfusion.Config{}, popfusion.Deps{Store: e.store, Admission: gate, Meter: noop.Meter{}})
+		require.NoError(t, err)
+	}
 	e.pop, err = pop.New(is.pops, pop.Deps{
-		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, Registry: e.registry, IDs: ids,
+		Store: e.store, Reader: reader, Admission: gate, Hub: hub, Lanes: memo, HotList: e.hot, Fusion: together, Tails: recent, Registry: e.registry, IDs: ids,
 		Counters: counters, Meter: noop.Meter{}, Logger: logger,
 	})
 	require.NoError(t, err)
@@ -161,6 +171,26 @@ func assemble(t *testing.T, db *pgdb.DB, is shape, wraps ...between) *engine {
 	return e
 }
 
+// riding counts the handovers of lanes.
+type riding struct {
+	ackfusion.Store
+	handed *atomic.Int64
+}
+
+func (r riding) AckAndPop(
+	ctx context.Context, rows []store.AckRow, wait bool, next store.Next,
+) ([]store.AckOutcome, store.NextServed, error) {
+	out, served, err := r.Store.AckAndPop(ctx, rows, wait, next)
+	for _, last := range served.Handed {
+		if last != store.Refused {
+			r.handed.Add(1)
+		}
+	}
+	return out, served, err
+}
+
+func (e *engine) riding() ackfusion.Store { return riding{e.store, &e.handed} }
+
 // loop runs a loop until the test ends.
 func (e *engine) loop(loop func(context.Context) error) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -177,7 +207,7 @@ func (e *engine) batches(gate *admission.Gate, plain bool) ack.Batches {
 		return &ackfusion.Direct{Store: e.store, Admission: gate}
 	}
 	fuser, err := ackfusion.New(ackfusion.Config{}, ackfusion.Deps{
-		Store: e.store, Admission: gate, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
+		Store: e.riding(), Admission: gate, Riders: e.pop, Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(e.t, err)
 	return fuser

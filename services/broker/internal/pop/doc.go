@@ -45,6 +45,10 @@
 //	resting --seized--> riding --served--> answered
 //	                       '----nothing, failed--> looking
 //
+// A ride whose whole batch is in memory, of a segment that was delivered in part or one
+// that this broker has just written (package tails), is a handover: the update that
+// commits the batch before it leases its own, if the segment is still stored.
+//
 // What nothing announces, a lease that expires or a hint that is lost, is found by
 // a re-check that all pops parked on the same topic share: for single partitions
 // one statement asks about all of a broker's topics, pops that the hot list serves
@@ -55,5 +59,6 @@
 //
 // Segments are decoded into pooled buffers and spliced into the reply. One of
 // which only a part was delivered is kept decoded for the next pop of the lane,
-// which then tells the database that it need not be sent.
+// which then tells the database that it need not be sent; a small one only where that
+// spares the next pop its claim.
 package pop

@@ -26,12 +26,26 @@ func (o outcome) String() string {
 	return [outcomes]string{"delivered", "empty", "refused", "failed", "gone"}[o]
 }
 
+// boarded is how a pop fared that rode in the transaction of an ack.
+type boarded int
+
+const (
+	byHand  boarded = iota // its messages were in memory
+	byClaim                // they were claimed
+	inVain
+	boardings
+)
+
+func (b boarded) String() string { return [boardings]string{"handed_over", "claimed", "in_vain"}[b] }
+
 // metrics counts by prepared attribute sets, so that counting allocates nothing.
 type metrics struct {
 	requests, claims, messages metric.Int64Counter
 	rechecks                   metric.Int64Counter
 	fills, fillMicros          metric.Int64Counter // waits for batches to fill
 	targeted, wildcard         metric.Int64Counter
+	rides                      metric.Int64Counter
+	boarded                    [boardings][]metric.AddOption
 	checked                    [outcomes][]metric.AddOption
 	labels                     [routes][outcomes][]metric.AddOption
 	route                      [routes][]metric.AddOption
@@ -47,11 +61,14 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 			m.labels[r][o] = []metric.AddOption{metric.WithAttributeSet(set)}
 		}
 	}
+	for b := range boardings {
+		m.boarded[b] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", b.String())))}
+	}
 	for o, name := range map[outcome]string{empty: "answered", failed: failed.String()} {
 		set := attribute.NewSet(attribute.String("outcome", name))
 		m.checked[o] = []metric.AddOption{metric.WithAttributeSet(set)}
 	}
-	var errs [5]error
+	var errs [6]error
 	m.requests, errs[0] = meter.Int64Counter("queen.pop.requests", metric.WithDescription("Pop requests by how they ended."))
 	m.claims, errs[1] = meter.Int64Counter("queen.pop.claims", metric.WithDescription("Claims made in the database by how they ended."))
 	m.messages, errs[2] = meter.Int64Counter("queen.pop.messages", metric.WithDescription("Messages delivered."))
@@ -63,6 +80,8 @@ func newMetrics(meter metric.Meter, parked *atomic.Int64) (*metrics, error) {
 		}))
 	m.rechecks, errs[4] = meter.Int64Counter("queen.pop.rechecks",
 		metric.WithDescription("Statements on behalf of all parked pops, by whether they failed."))
+	m.rides, errs[5] = meter.Int64Counter("queen.pop.rides",
+		metric.WithDescription("Waiting pops that were to lease a lane in the transaction of its ack, by how they fared."))
 	return m, errors.Join(append(errs[:], m.ways(meter))...)
 }
 
@@ -125,6 +144,18 @@ func (m *metrics) claimed(ctx context.Context, r Route, partitions int, err erro
 		o = delivered
 	}
 	m.claims.Add(ctx, 1, m.labels[r][o]...)
+}
+
+// rode counts a ride.
+func (m *metrics) rode(ctx context.Context, byHandover, served bool) {
+	b := inVain
+	switch {
+	case served && byHandover:
+		b = byHand
+	case served:
+		b = byClaim
+	}
+	m.rides.Add(ctx, 1, m.boarded[b]...)
 }
 
 func (m *metrics) rechecked(ctx context.Context, err error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/queenmq/queen/services/broker/internal/mint"
 	"github.com/queenmq/queen/services/broker/internal/pop"
 	"github.com/queenmq/queen/services/broker/internal/popfusion"
+	"github.com/queenmq/queen/services/broker/internal/tails"
 	"github.com/queenmq/queen/services/broker/internal/wake"
 )
 
@@ -41,6 +42,7 @@ type bundle struct {
 	lanes  *lanes.Memo
 	packer *segment.Packer
 	log    *bytes.Buffer
+	tails  *tails.Cache
 	list   *hotlist.List
 	told   []batch
 	forget bool // remember no batches
@@ -106,13 +108,15 @@ func assemble(t testing.TB, cfg pop.Config, kind int) *bundle {
 		require.NoError(t, err)
 		b.run(t, b.list.Run)
 	}
+	b.tails, err = tails.New(1 << 20)
+	require.NoError(t, err)
 	var fuser *popfusion.Fuser
 	if kind == fused {
 		fuser, err = popfusion.New(popfusion.Config{}, popfusion.Deps{Store: b.store, Admission: b.gate, Meter: noop.Meter{}})
 		require.NoError(t, err)
 	}
 	b.svc, err = pop.New(cfg, pop.Deps{
-		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Fusion: fuser, Registry: b,
+		Store: b.store, Reader: reader, Admission: b.gate, Hub: b.hub, Lanes: b.lanes, HotList: b.list, Fusion: fuser, Tails: b.tails, Registry: b,
 		IDs: mint.NewSource(), Counters: collector.NewCounters(64), Meter: noop.Meter{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 	})
 	require.NoError(t, err)

@@ -169,16 +169,18 @@ func (r *rides) Requests(set *spans.Set) {
 func (r *rides) Land(served store.NextServed, err error) (handed []int) {
 	for i := range r.list {
 		n := &r.list[i]
-		if err != nil {
+		var got *store.PopServed
+		ok := false
+		if err == nil {
+			got, ok = n.got(r.next.Handovers, &served)
+		}
+		n.parked.metrics.rode(n.ctx, n.handed, ok)
+		if !ok {
 			go n.inVain()
 			continue
 		}
-		if got, ok := n.got(r.next.Handovers, &served); ok {
-			handed = append(handed, n.row)
-			go n.arrive(got)
-		} else {
-			go n.inVain()
-		}
+		handed = append(handed, n.row)
+		go n.arrive(got)
 	}
 	return handed
 }

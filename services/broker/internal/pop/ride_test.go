@@ -107,6 +107,11 @@ func (b *bundle) leased(t *testing.T) store.AckRow {
 	return store.AckRow{PartitionID: c.PartitionID, Group: "g", Worker: decode(t, body).LeaseID}
 }
 
+// servedOne is that the only ride was served.
+func servedOne(p store.Popped, last int64) store.NextServed {
+	return store.NextServed{Pops: [][]store.PopServed{{{Popped: p, LastOffset: last}}}}
+}
+
 func TestAParkedPopRidesWithTheAckOfItsLane(t *testing.T) {
 	t.Parallel()
 	for name, served := range map[string]bool{"served": true, "in vain": false} {
@@ -124,7 +129,7 @@ func TestAParkedPopRidesWithTheAckOfItsLane(t *testing.T) {
 				stranger.PartitionID = uuid.New()
 				rides := b.svc.Board([]store.AckRow{stranger, row})
 				require.NotNil(t, rides)
-				pops := rides.Pops()
+				pops := rides.Next().Pops
 				require.Len(t, pops, 1)
 				require.Equal(t, "q", pops[0].Queue)
 				require.Equal(t, "g", pops[0].Group)
@@ -135,14 +140,14 @@ func TestAParkedPopRidesWithTheAckOfItsLane(t *testing.T) {
 
 				if !served {
 					b.store.states = map[string]store.CandidateState{"a": {Partition: "a", State: store.StateEmpty}}
-					require.Empty(t, rides.Land([][]store.PopServed{{{}}}, nil))
+					require.Empty(t, rides.Land(store.NextServed{Pops: [][]store.PopServed{{{}}}}, nil))
 					a := <-out
 					require.NoError(t, a.err)
 					require.Nil(t, a.body, "it has gone on waiting")
 					require.Equal(t, 1, b.store.count("list"), "and looked for itself")
 					return
 				}
-				require.Equal(t, []int{1}, rides.Land([][]store.PopServed{{{Popped: b.claimOf(t, "a", 0, "2"), LastOffset: 200}}}, nil))
+				require.Equal(t, []int{1}, rides.Land(servedOne(b.claimOf(t, "a", 0, "2"), 200), nil))
 				a := <-out
 				require.NoError(t, a.err)
 				r := decode(t, a.body)
@@ -229,7 +234,7 @@ func TestAClientThatLeavesDuringItsRide(t *testing.T) {
 		require.NotNil(t, rides)
 		leave()
 		synctest.Wait()
-		rides.Land(nil, errTimeout)
+		rides.Land(store.NextServed{}, errTimeout)
 		a := <-out
 		require.ErrorIs(t, a.err, context.Canceled)
 		require.Equal(t, 1, b.ready(), "the lane is there for others")

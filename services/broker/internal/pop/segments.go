@@ -16,7 +16,7 @@ import (
 
 const (
 	// keptFrames is from how many frames on a segment is worth keeping: small ones
-	// are decoded sooner than looked up.
+	// are decoded sooner than looked up, unless they make a handover.
 	keptFrames = 32
 	// keptPops is for how many pops like the one at hand frames are kept ahead,
 	// and leastKept how many bytes of them at least. Reading a segment of 10,000
@@ -73,14 +73,15 @@ func newSegments(limit int64) (*segments, error) {
 	return s, nil
 }
 
-// CachedBytes is about how much memory segments take of which a part was delivered.
+// CachedBytes is about how much memory segments take, of which a part was delivered
+// or which were written last.
 func (s *Service) CachedBytes() int64 {
 	if s.segments == nil {
-		return 0
+		return s.Tails.Bytes()
 	}
 	s.segments.mu.Lock()
 	defer s.segments.mu.Unlock()
-	return s.segments.bytes
+	return s.segments.bytes + s.Tails.Bytes()
 }
 
 // at returns the frames that a group reads next, if they are remembered and enough
