@@ -662,10 +662,20 @@ func TestTheAcksOfThoseWhoWereServedFlyTogether(t *testing.T) {
 			require.Equal(t, []byte{1}, c.lanes(), "no longer than a flight takes")
 			c.answer(answer{served: [][]store.PopServed{{got}}})
 			require.True(t, first.done)
-			for range 16 { // it does not wait again soon
-				b.ack(row(2))
+			// From now on it waits ever less often: not for 1, 2, 4, 8, 16 and 16 flights
+			// after one in vain. Every other flight hands two lanes on.
+			var between []int
+			for flights := 0; len(between) < 6; flights += 2 {
+				b.ack(row(1), row(2))
+				b.next().answer(answer{served: [][]store.PopServed{{got, got}}})
+				b.ack(row(1))
+				if b.idle() {
+					time.Sleep(took)
+					between, flights = append(between, flights+1), -2
+				}
 				b.next().answer(answer{served: [][]store.PopServed{{got}}})
 			}
+			require.Equal(t, []int{1, 3, 5, 9, 17, 17}, between)
 		})
 	})
 	t.Run("one alone waits for nobody", func(t *testing.T) {

@@ -5,19 +5,20 @@ import "time"
 // pace keeps a busy shard from committing rows one by one. The consumers to whom a
 // flight has handed lanes send their acks at about the same time, and the first of
 // them would fly without the others: it waits until they have come, no longer than
-// flights take, at most maxGather. A shard whose consumers take their time stops
-// waiting for them.
+// flights take, at most maxGather. A shard whose consumers take their time waits for
+// them ever less often.
 type pace struct {
 	owed int           // acks of consumers that the last flights have served
 	took time.Duration // by a flight, smoothed
 	rest int           // flights that do not wait
+	vain int           // as many did not wait after the last wait in vain; 0: it was not
 	all  chan struct{} // closed when nothing is owed any more; nil: nobody asks
 }
 
 const (
 	// maxGather bounds what a row waits for others, however slow the database is.
 	maxGather = 5 * time.Millisecond
-	// impatience is how many flights do not wait after one that waited in vain.
+	// impatience is how many flights do not wait after several that waited in vain.
 	impatience = 16
 )
 
@@ -37,14 +38,17 @@ func (s *shard) gather() {
 	defer limit.Stop()
 	select {
 	case <-all:
-		return
 	case <-limit.C:
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.all != nil {
-		p.all, p.owed, p.rest = nil, 0, impatience
+	if p.all == nil {
+		p.vain = 0
+		return
 	}
+	p.all, p.owed = nil, 0
+	p.vain = min(max(2*p.vain, 1), impatience)
+	p.rest = p.vain
 }
 
 // came counts a row.
