@@ -42,7 +42,8 @@ const Refused = -1
 
 // AckAndPop is AckWhole, and then handovers, and a PopMulti for each of some pops, all
 // in one transaction: what the acks release may be claimed by it. A row whose handover
-// is refused is not committed either, and answered AckBusy.
+// is refused is not committed either, and answered AckBusy. No cursor is handed over
+// twice, and beside handovers no row is waited for.
 func (s *Store) AckAndPop(ctx context.Context, rows []AckRow, wait bool, next Next) ([]AckOutcome, NextServed, error) {
 	c, err := newAckAndPop(rows, wait, next)
 	if err != nil {
@@ -75,20 +76,31 @@ func newAckAndPop(rows []AckRow, wait bool, next Next) (*ackAndPop, error) {
 			return nil, err
 		}
 	}
-	over := make([]bool, len(rows))
-	for i := range next.Handovers {
-		at := next.Handovers[i].Row
-		if at < 0 || at >= len(rows) || over[at] {
-			return nil, fmt.Errorf("ack and pop: handover of row %d of %d, each at most once", at, len(rows))
+	return c, c.part()
+}
+
+// part finds the plain rows. A cursor of two handovers would be promised to both, and
+// leased to one.
+func (c *ackAndPop) part() error {
+	over := make([]bool, len(c.rows))
+	lanes := make(map[CursorKey]bool, len(c.next.Handovers))
+	for i := range c.next.Handovers {
+		at := c.next.Handovers[i].Row
+		if at < 0 || at >= len(c.rows) {
+			return fmt.Errorf("ack and pop: handover of row %d of %d", at, len(c.rows))
 		}
-		over[at] = true
+		lane := CursorKey{PartitionID: c.rows[at].PartitionID, Group: c.rows[at].Group}
+		if lanes[lane] {
+			return fmt.Errorf("ack and pop: two handovers of lane %s of group %q", lane.PartitionID, lane.Group)
+		}
+		over[at], lanes[lane] = true, true
 	}
-	for i := range rows {
+	for i := range c.rows {
 		if !over[i] {
 			c.plain = append(c.plain, i)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 func (c *ackAndPop) run(ctx context.Context, conn *pgx.Conn) error {

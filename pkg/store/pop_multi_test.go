@@ -235,24 +235,26 @@ func TestAcksAndPopsShareATransaction(t *testing.T) {
 	for i := range next.Claims {
 		next.Claims[i].Worker = "next"
 	}
-	out, served, err := b.store.AckAndPop(t.Context(), []store.AckRow{ack("a", "w-a"), ack("b", "somebody")}, false, []store.MultiPop{next, claims(1, "none")})
+	out, served, err := b.store.AckAndPop(t.Context(), []store.AckRow{ack("a", "w-a"), ack("b", "somebody")}, false,
+		store.Next{Pops: []store.MultiPop{next, claims(1, "none")}})
 	require.NoError(t, err)
 	require.True(t, out[0].OK)
 	require.False(t, out[1].OK)
-	require.Equal(t, [][]span{{{"a", 2, 4}}, nil, nil}, spansOf(served[0]), "only what was acknowledged is free")
-	require.Equal(t, [][]span{nil}, spansOf(served[1]))
+	require.Empty(t, served.Handed)
+	require.Equal(t, [][]span{{{"a", 2, 4}}, nil, nil}, spansOf(served.Pops[0]), "only what was acknowledged is free")
+	require.Equal(t, [][]span{nil}, spansOf(served.Pops[1]))
 	require.Equal(t, popCursor{Committed: 1, BatchEnd: 4, AttemptOffset: 2, Consumed: 2, Worker: "next", Attempts: 1, LeaseSeconds: 60}, b.cursor(pids["a"], "g"))
 
 	// One row, which is another statement.
-	out, served, err = b.store.AckAndPop(t.Context(), []store.AckRow{ack("b", "w-b")}, true, []store.MultiPop{claims(1, "b")})
+	out, served, err = b.store.AckAndPop(t.Context(), []store.AckRow{ack("b", "w-b")}, true, store.Next{Pops: []store.MultiPop{claims(1, "b")}})
 	require.NoError(t, err)
 	require.True(t, out[0].OK)
-	require.Equal(t, [][]span{{{"b", 2, 2}}}, spansOf(served[0]))
+	require.Equal(t, [][]span{{{"b", 2, 2}}}, spansOf(served.Pops[0]))
 
 	// Both or nothing: the pop is refused after the ack was carried out.
 	poison := claims(1, "c")
 	poison.Claims[0].Worker = "no\x00text"
-	_, _, err = b.store.AckAndPop(t.Context(), []store.AckRow{ack("c", "w-c")}, true, []store.MultiPop{poison})
+	_, _, err = b.store.AckAndPop(t.Context(), []store.AckRow{ack("c", "w-c")}, true, store.Next{Pops: []store.MultiPop{poison}})
 	require.Error(t, err)
 	require.Equal(t, int64(-1), b.cursor(pids["c"], "g").Committed)
 }

@@ -283,11 +283,16 @@ COMMIT;
 -- next messages the caller has in memory: p_next is that consumer's lease id, p_until
 -- the end of his batch, which lies in the one segment that p_bases and p_times name.
 -- A row whose lease is not as the caller thinks, or whose next messages may not be
--- delivered as they are (retention took them, the queue holds messages back, the group
--- is not registered), is left as it is; so is one that somebody has locked.
+-- delivered as they are (retention took them, the segment is not the one that comes
+-- next, the queue holds messages back, the group is not registered), is left as it is;
+-- so is one that somebody has locked. No cursor is named twice.
 --
--- handed are the places of the rows, lasts the newest offsets of their lanes. What is left is for log_ack_multi_v1 and
--- log_pop_multi_v1, which do the same in two statements.
+-- handed are the places of the rows, lasts the newest offsets of their lanes. What is
+-- left is for log_ack_multi_v1 and log_pop_multi_v1, which do the same in two statements.
+--
+-- The subqueries, OFFSET 0 and the settings make every plan look each row up by its key,
+-- also one that a session has made, and keeps, while the tables were empty. A cursor is
+-- locked last, so that nothing is locked that is refused.
 CREATE OR REPLACE FUNCTION queen.log_handover_v1(
     p_pids    UUID[],
     p_groups  TEXT[],
@@ -314,23 +319,31 @@ AS $$
 DECLARE
     v_now TIMESTAMPTZ := clock_timestamp();
 BEGIN
-    WITH held AS MATERIALIZED (
-        SELECT u.ord::int AS ord, u.pid, u.grp, u.upto, u.n, u.next, u.until, p.last_offset,
+    WITH asked AS MATERIALIZED (
+        SELECT u.ord::int AS ord, u.pid, u.grp, u.upto, u.worker, u.n, u.next, u.until, p.last_offset,
                CASE WHEN u.lease > 0 THEN u.lease WHEN q.lease_time > 0 THEN q.lease_time ELSE 60 END AS lease
         FROM unnest(p_pids, p_groups, p_ends, p_workers, p_counts, p_next, p_until, p_leases, p_bases, p_times, p_skip)
              WITH ORDINALITY AS u (pid, grp, upto, worker, n, next, until, lease, base, at, skip, ord)
-        JOIN queen.log_consumers AS c ON c.partition_id = u.pid AND c.consumer_group = u.grp
-        JOIN queen.log_partitions AS p ON p.id = u.pid
-        JOIN queen.queues AS q ON q.id = p.queue_id
-        WHERE c.worker_id = u.worker AND c.lease_expires_at >= v_now AND c.batch_end = u.upto AND c.committed < c.attempt_offset
-          AND COALESCE(q.delayed_processing, 0) <= 0 AND (u.skip OR COALESCE(q.window_buffer, 0) <= 0)
+        CROSS JOIN LATERAL (SELECT x.queue_id, x.last_offset FROM queen.log_partitions AS x WHERE x.id = u.pid OFFSET 0) AS p
+        CROSS JOIN LATERAL (
+            SELECT x.id, x.tenant_id, x.lease_time FROM queen.queues AS x
+            WHERE x.id = p.queue_id AND COALESCE(x.delayed_processing, 0) <= 0 AND (u.skip OR COALESCE(x.window_buffer, 0) <= 0)
+            OFFSET 0) AS q
+        WHERE u.base <= u.upto + 1 AND u.until > u.upto
           AND EXISTS (SELECT 1 FROM queen.consumer_groups_metadata AS m
                       WHERE m.tenant_id = q.tenant_id AND m.consumer_group = u.grp AND m.queue_id = q.id
                         AND m.partition_name = '' AND m.namespace = '' AND m.task = '' OFFSET 0)
           AND EXISTS (SELECT 1 FROM queen.log_segments AS s
                       WHERE s.partition_id = u.pid AND s.base_offset = u.base AND s.created_at = u.at AND s.end_offset >= u.until OFFSET 0)
         ORDER BY u.pid, u.grp COLLATE "C"
-        FOR UPDATE OF c SKIP LOCKED
+    ), held AS MATERIALIZED (
+        SELECT a.*
+        FROM asked AS a
+        CROSS JOIN LATERAL (
+            SELECT FROM queen.log_consumers AS c
+            WHERE c.partition_id = a.pid AND c.consumer_group = a.grp
+              AND c.worker_id = a.worker AND c.lease_expires_at >= v_now AND c.batch_end = a.upto AND c.committed < c.attempt_offset
+            FOR UPDATE SKIP LOCKED) AS c
     ), moved AS (
         UPDATE queen.log_consumers AS c
         SET committed = h.upto, batch_end = h.until, worker_id = h.next,
@@ -339,6 +352,7 @@ BEGIN
             total_consumed = c.total_consumed + greatest(h.n, 0)
         FROM held AS h
         WHERE c.partition_id = h.pid AND c.consumer_group = h.grp
+          AND c.partition_id = ANY (ARRAY(SELECT x.pid FROM held AS x))
     )
     SELECT array_agg(h.ord), array_agg(h.last_offset) INTO handed, lasts FROM held AS h;
 END
