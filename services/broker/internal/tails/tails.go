@@ -110,9 +110,7 @@ func (c *Cache) Wrote(lane uuid.UUID, s Segment) {
 	if len(t.segments) > maxUnread {
 		c.drop(t)
 	}
-	for c.bytes > c.limit {
-		c.lanes.RemoveOldest()
-	}
+	c.shrink()
 }
 
 // Find returns the segment with an offset, and has the lane followed from now on.
@@ -127,6 +125,7 @@ func (c *Cache) Find(lane uuid.UUID, offset int64) (Segment, bool) {
 		t = &tail{bytes: laneBytes}
 		c.bytes += laneBytes
 		c.lanes.Add(lane, t)
+		c.shrink()
 		return Segment{}, false
 	}
 	t.unread = 0
@@ -148,6 +147,13 @@ func (c *Cache) Find(lane uuid.UUID, offset int64) (Segment, bool) {
 func (c *Cache) grow(t *tail, n int64) {
 	t.bytes += n
 	c.bytes += n
+}
+
+// shrink lets go of the lanes that nobody has looked for the longest.
+func (c *Cache) shrink() {
+	for c.bytes > c.limit {
+		c.lanes.RemoveOldest()
+	}
 }
 
 // drop lets go of the oldest segment.
