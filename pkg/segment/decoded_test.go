@@ -49,3 +49,53 @@ func TestDecodedUnpacksWhatTheReaderDoes(t *testing.T) {
 	_, err = reader.Decode(blob[:len(blob)/2], 0, 1<<20)
 	require.ErrorIs(t, err, segment.ErrCorrupt)
 }
+
+func TestSpanIsTheBytesOfFrames(t *testing.T) {
+	t.Parallel()
+	packer, err := segment.NewPacker(3)
+	require.NoError(t, err)
+	reader, err := segment.NewReader(0)
+	require.NoError(t, err)
+	const n = 5
+	frames := make([]segment.Frame, n)
+	for i := range frames {
+		frames[i] = segment.Frame{MessageID: uuid.New(), TransactionID: fmt.Sprint("t", i), Payload: fmt.Appendf(nil, "%*d", 10*i+1, i)}
+	}
+	blob, _, err := packer.Pack(frames)
+	require.NoError(t, err)
+	size, _, err := segment.DecodedSize(blob)
+	require.NoError(t, err)
+	whole, err := reader.Decode(blob, 0, 1<<20)
+	require.NoError(t, err)
+	require.EqualValues(t, size, whole.Span(0, n), "all of them are the segment")
+	for from := range n {
+		d, err := reader.Decode(blob, from, 1<<20)
+		require.NoError(t, err)
+		for start := from; start <= n; start++ {
+			sum := 0
+			for take := 0; start+take <= n; take++ {
+				require.True(t, d.Holds(start, take))
+				require.Equal(t, sum, d.Span(start, take), "%d from %d on", take, start)
+				if start+take < n {
+					one := d.Span(start+take, 1)
+					require.Equal(t, whole.Span(0, 1)+10*(start+take), one, "payloads grow by ten bytes")
+					sum += one
+				}
+			}
+			require.False(t, d.Holds(start, n-start+1))
+			require.False(t, d.Holds(start, -1))
+		}
+		require.False(t, d.Holds(from-1, 1))
+	}
+
+	// What the limit cut off is neither there nor counted.
+	d, err := reader.Decode(blob, 1, whole.Span(1, 3))
+	require.NoError(t, err)
+	require.True(t, d.Holds(1, 3))
+	require.False(t, d.Holds(1, 4))
+	require.Equal(t, whole.Span(1, 3), d.Span(1, 3))
+	require.Equal(t, whole.Span(3, 1), d.Span(3, 1), "the last one ends where what is there does")
+	d, err = reader.Decode(blob, 1, whole.Span(1, 3)-1)
+	require.NoError(t, err)
+	require.False(t, d.Holds(1, 3))
+}
