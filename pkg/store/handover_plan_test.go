@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,7 @@ func TestAHandoverFindsItsRowsByTheirKeys(t *testing.T) {
 		for _, slow := range []string{"Seq Scan", "Hash Join", "Merge Join", "Bitmap", "JIT"} {
 			require.NotContains(t, plan, slow)
 		}
+		// Servers differ in how they name the array of a subquery.
 		for table, cond := range map[string]string{
 			"log_segments s":             `((partition_id = u.pid) AND (base_offset = u.base))`,
 			"log_partitions x":           `(id = u.pid)`,
@@ -45,7 +47,7 @@ func TestAHandoverFindsItsRowsByTheirKeys(t *testing.T) {
 			"log_consumers c_2":          moved,
 			"consumer_groups_metadata m": registration,
 		} {
-			require.Regexp(t, ` on `+table+`  \(.*\n +Index Cond: `+regexp.QuoteMeta(cond)+`\n`, plan)
+			require.Regexp(t, ` on `+table+`  \(.*\n +Index Cond: `+strings.ReplaceAll(regexp.QuoteMeta(cond), "ARRAY", `.*`)+`\n`, plan)
 		}
 	}
 
@@ -57,13 +59,13 @@ func TestAHandoverFindsItsRowsByTheirKeys(t *testing.T) {
 	// Of an empty table any index will do; what these read is bounded, by the
 	// registrations of the queue and the groups of the lanes.
 	for _, p := range plans {
-		check(p, `(queue_id = q.id)`, `(partition_id = ANY ($18))`)
+		check(p, `(queue_id = q.id)`, `(partition_id = ANY (ARRAY))`)
 	}
 	require.EqualValues(t, 3, b.count(`SELECT count(*) FROM queen.log_consumers WHERE worker_id = 'x'`))
 	for range 2 { // without statistics, and with those of full tables
 		check(plansOf(t, b.bench, hand)[0],
 			`((tenant_id = q.tenant_id) AND (consumer_group = u.grp) AND (queue_id = q.id) AND (partition_name = ''::text) AND (namespace = ''::text) AND (task = ''::text))`,
-			`((partition_id = h_1.pid) AND (partition_id = ANY ($18)) AND (consumer_group = h_1.grp))`)
+			`((partition_id = h_1.pid) AND (partition_id = ANY (ARRAY)) AND (consumer_group = h_1.grp))`)
 		b.exec(`ANALYZE`)
 	}
 	require.EqualValues(t, 9, b.count(`SELECT count(*) FROM queen.log_consumers WHERE worker_id = 'x'`))
