@@ -619,6 +619,7 @@ func TestWaitingPopsRideWithTheAcks(t *testing.T) {
 // Those who were served are about to acknowledge: the first of them waits for the
 // others, once.
 func TestTheAcksOfThoseWhoWereServedFlyTogether(t *testing.T) {
+	t.Parallel()
 	const took = 3 * time.Millisecond
 	got := store.PopServed{Popped: store.Popped{Segments: make([]store.PoppedSegment, 1)}}
 	ready := &riders{lanes: []byte{1, 2, 3}}
@@ -657,7 +658,7 @@ func TestTheAcksOfThoseWhoWereServedFlyTogether(t *testing.T) {
 			first := b.ack(row(1))
 			time.Sleep(took - 1)
 			require.True(t, b.idle())
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			c := b.next()
 			require.Equal(t, []byte{1}, c.lanes(), "no longer than a flight takes")
 			c.answer(answer{served: [][]store.PopServed{{got}}})
@@ -699,7 +700,7 @@ func TestTheAcksOfThoseWhoWereServedFlyTogether(t *testing.T) {
 			b.ack(row(1))
 			time.Sleep(5*time.Millisecond - 1)
 			require.True(t, b.idle())
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			b.next().answer(answer{served: [][]store.PopServed{{got}}})
 		})
 	})

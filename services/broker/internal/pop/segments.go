@@ -164,7 +164,10 @@ func (p *poll) unpack(ctx context.Context, r *rendering, c *store.Popped, s *sto
 // worth remembering.
 func (p *poll) worthKeeping(s *store.PoppedSegment) int {
 	left := s.Count - s.Start - s.Take
-	if p.segments == nil || p.req.Route == Discover || left <= 0 || s.Count < keptFrames && !(p.mayRide() && left >= p.budget()) {
+	if p.segments == nil || p.req.Route == Discover || left <= 0 {
+		return 0
+	}
+	if next := p.mayRide() && left >= p.budget(); s.Count < keptFrames && !next {
 		return 0
 	}
 	size, known, err := segment.DecodedSize(s.Blob)
