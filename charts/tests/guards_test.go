@@ -51,7 +51,12 @@ func TestLimitsHaveTwoSides(t *testing.T) {
 		"pods to replace": {fits: "broker.strategy.rollingUpdate.maxUnavailable=0", fails: "broker.strategy.rollingUpdate.maxSurge=0", advice: []string{
 			"Set broker.strategy.rollingUpdate.maxSurge or maxUnavailable to 1",
 		}},
-		"body": {fits: "broker.maxBodyMiB=256", fails: "broker.maxBodyMiB=257", advice: []string{"broker.memory.requestBodiesMiB 256"}},
+		"memory to ask for": {fits: "broker.resources.requests.memory=2Gi", fails: "broker.resources.requests.memory=2049Mi", advice: []string{
+			"requests.memory is 2049Mi and limits.memory 2Gi", "Raise broker.resources.limits.memory",
+		}},
+		"a port for hints":      {fits: "hints.port=6641", fails: "hints.port=6640", advice: []string{"where brokers serve operations", "hints.port=6633"}},
+		"a port that is unused": {beside: []string{"hints.port=6632"}, fits: "hints.enabled=false", fails: "hints.enabled=true", advice: []string{"where brokers serve clients"}},
+		"body":                  {fits: "broker.maxBodyMiB=256", fails: "broker.maxBodyMiB=257", advice: []string{"broker.memory.requestBodiesMiB 256"}},
 		"grace": {fits: "broker.terminationGracePeriodSeconds=30", fails: "broker.terminationGracePeriodSeconds=29", advice: []string{
 			"shutdown.delaySeconds 5 + shutdown.timeoutSeconds 25 = 30", "Set broker.terminationGracePeriodSeconds to at least 30",
 		}},

@@ -1,5 +1,7 @@
 {{/* Settings that cannot work end the rendering, each with what to change. */}}
 {{- define "queen.guards" -}}
+{{- include "queen.guard.names" . -}}
+{{- include "queen.guard.ports" . -}}
 {{- include "queen.guard.database" . -}}
 {{- include "queen.guard.schema" . -}}
 {{- include "queen.guard.spool" . -}}
@@ -11,6 +13,7 @@
 {{- include "queen.guard.strategy" $ctx -}}
 {{- include "queen.guard.grace" $ctx -}}
 {{- include "queen.guard.startup" $ctx -}}
+{{- include "queen.guard.requests" $ctx -}}
 {{- include "queen.guard.variables" $ctx -}}
 {{- if eq $name "broker" -}}
 {{- include "queen.guard.memory" $ctx -}}
@@ -18,6 +21,24 @@
 {{- end -}}
 {{- end -}}
 {{- include "queen.guard.connections" . -}}
+{{- end -}}
+
+{{/* Everything is named after it, and Services take the least: no dots, and a letter first.
+Helm and values.schema.json see to small letters. */}}
+{{- define "queen.guard.names" -}}
+{{- $name := include "queen.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (lower $name)) -}}
+{{- fail (printf "\n\nObjects would be named after %q, and Services take small letters, digits and dashes, with a letter first. Set fullnameOverride, such as --set fullnameOverride=queen, or choose another name for the release.\n" $name) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "queen.guard.ports" -}}
+{{- $port := int .Values.hints.port -}}
+{{- range $what, $taken := dict "brokers serve clients" 6632 "brokers serve operations" 6640 "sweepers serve operations" 6642 -}}
+{{- if and $.Values.hints.enabled (eq $port $taken) -}}
+{{- fail (printf "\n\nhints.port is %d, where %s: pods could not start. Set another one, such as hints.port=6633.\n" $port $what) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "queen.guard.database" -}}
@@ -133,6 +154,18 @@
 {{- $room := mul (dig "startup" "periodSeconds" 10 .set.probes) (dig "startup" "failureThreshold" 3 .set.probes) -}}
 {{- if lt $room (int .set.databaseWaitSeconds) -}}
 {{- fail (printf "\n\n%s: probes.startup gives up after periodSeconds x failureThreshold = %d s, while the process may wait for PostgreSQL for databaseWaitSeconds = %d s. Raise %s.probes.startup.failureThreshold.\n" .name $room (int .set.databaseWaitSeconds) .name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Kubernetes would take the Deployment, and refuse its pods. */}}
+{{- define "queen.guard.requests" -}}
+{{- $limit := include "queen.memoryLimit" . -}}
+{{- $request := dig "resources" "requests" "memory" "" .set -}}
+{{- if and $limit $request -}}
+{{- $bytes := include "queen.bytes" (dict "quantity" $request "what" (printf "%s.resources.requests.memory" .name)) -}}
+{{- if gt (int64 $bytes) (int64 $limit) -}}
+{{- fail (printf "\n\n%s.resources: requests.memory is %v and limits.memory %v, and no pod may ask for more than it may have. Raise %s.resources.limits.memory or lower the request.\n" .name $request .set.resources.limits.memory .name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
