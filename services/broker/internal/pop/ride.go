@@ -2,6 +2,7 @@ package pop
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -176,7 +177,7 @@ func (r *rides) Land(served store.NextServed, err error) (handed []int) {
 		}
 		n.parked.metrics.rode(n.ctx, n.handed, ok)
 		if !ok {
-			go n.inVain()
+			go n.inVain(err)
 			continue
 		}
 		handed = append(handed, n.row)
@@ -205,9 +206,20 @@ func (n *ride) arrive(s *store.PopServed) {
 	p.finish(n.ctx, err)
 }
 
-// inVain has the pop look for itself.
-func (n *ride) inVain() {
+// inVain has the pop look for itself. A transaction that failed may have leased the lane
+// all the same: under a name that nobody is told, so that no renewal keeps it from
+// those that wait for it.
+func (n *ride) inVain(err error) {
 	defer n.cancel()
 	n.checkout.Return(nil)
-	n.parked.run(n.ctx, claim)
+	p := n.parked
+	if err != nil {
+		worker, err := p.IDs.New()
+		if err != nil {
+			p.finish(n.ctx, errors.Join(ErrFailed, err))
+			return
+		}
+		p.worker = worker.String()
+	}
+	p.run(n.ctx, claim)
 }

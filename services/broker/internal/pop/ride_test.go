@@ -240,3 +240,28 @@ func TestAClientThatLeavesDuringItsRide(t *testing.T) {
 		require.Equal(t, 1, b.ready(), "the lane is there for others")
 	})
 }
+
+// What a failed transaction leased all the same is nobody's: were it leased by the name
+// of what the pop gets afterwards, a renewal of that would prolong both.
+func TestAfterARideThatFailedTheLeaseHasAnotherName(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"failed": errTimeout, "in vain": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setupFused(t, pop.Config{})
+				row := b.leased(t)
+				out := b.start(t.Context(), wildcard(query(true, time.Minute)))
+				synctest.Wait()
+				rides := b.svc.Board([]store.AckRow{row})
+				require.NotNil(t, rides)
+				b.store.add([]store.Popped{b.claimOf(t, "a", 0, "2")})
+				require.Empty(t, rides.Land(store.NextServed{Pops: [][]store.PopServed{{{}}}}, failure))
+				a := <-out
+				require.NoError(t, a.err)
+				asked := rides.Next().Pops[0].Claims[0].Worker
+				require.Equal(t, failure == nil, decode(t, a.body).LeaseID == asked)
+			})
+		})
+	}
+}
