@@ -1,6 +1,7 @@
 package pop
 
 import (
+	"github.com/queenmq/queen/pkg/segment"
 	"github.com/queenmq/queen/pkg/store"
 	"github.com/queenmq/queen/services/broker/internal/hotlist"
 )
@@ -39,7 +40,7 @@ func (p *poll) following(partition string, row *store.AckRow) (ahead, bool) {
 	}
 	s, ok := p.Tails.Find(row.PartitionID, from)
 	start := int(from - s.Base)
-	if !ok || s.Count-start < budget {
+	if !ok || s.Count-start < budget || !decodesSoon(s.Blob) {
 		return ahead{}, false
 	}
 	frames, err := p.Reader.Decode(s.Blob, start, maxHandover)
@@ -51,6 +52,13 @@ func (p *poll) following(partition string, row *store.AckRow) (ahead, bool) {
 		place: at, key: store.KnownSegment{PartitionID: row.PartitionID, Base: s.Base, CreatedAt: s.CreatedAt.UTC().Format(createdAt)},
 		count: s.Count, next: start, frames: frames,
 	}, true
+}
+
+// decodesSoon says whether a segment is small enough to be decoded while the acks of
+// others wait.
+func decodesSoon(blob []byte) bool {
+	size, known, err := segment.DecodedSize(blob)
+	return err == nil && known && size <= maxHandover
 }
 
 // handed is what a handover that was made has brought.

@@ -89,18 +89,25 @@ func TestALaneIsHandedOverWhereItsNextMessagesAreInMemory(t *testing.T) {
 	})
 }
 
+// writtenBehind tells of a segment that was written right behind a row, of a lane that
+// somebody has looked for before.
+func (b *bundle) writtenBehind(t *testing.T, row store.AckRow, payloads ...string) store.PoppedSegment {
+	t.Helper()
+	_, ok := b.tails.Find(row.PartitionID, row.End+1)
+	require.False(t, ok)
+	s := b.claimOf(t, "a", 0, payloads...).Segments[0]
+	at, err := time.Parse(time.RFC3339, s.CreatedAt)
+	require.NoError(t, err)
+	b.tails.Wrote(row.PartitionID, tails.Segment{Base: row.End + 1, Count: len(payloads), CreatedAt: at, Blob: s.Blob})
+	return s
+}
+
 func TestALaneIsHandedOverRightBehindItsProducers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setupFused(t, pop.Config{})
 		_, row := b.reading(t, "0")
-		_, ok := b.tails.Find(row.PartitionID, row.End+1) // somebody has looked before
-		require.False(t, ok)
-		written := b.claimOf(t, "a", 0, "1", "2", "3").Segments[0]
-		at, err := time.Parse(time.RFC3339, written.CreatedAt)
-		require.NoError(t, err)
-		b.tails.Wrote(row.PartitionID, tails.Segment{Base: row.End + 1, Count: 3, CreatedAt: at, Blob: written.Blob})
-
+		written := b.writtenBehind(t, row, "1", "2", "3")
 		req := oneByOne(time.Second)
 		req.Query.Batch = 2
 		out, rides := b.boarding(t, req, row)
@@ -116,6 +123,22 @@ func TestALaneIsHandedOverRightBehindItsProducers(t *testing.T) {
 		require.Equal(t, "1", string(r.Messages[0].Data))
 		require.Equal(t, "2", string(r.Messages[1].Data))
 	})
+}
+
+// Acks wait while a segment is decoded for a handover: a large one is not.
+func TestLargeSegmentsAreLeftToClaims(t *testing.T) {
+	t.Parallel()
+	for kib, handed := range map[int]bool{500: true, 520: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := setupFused(t, pop.Config{})
+			_, row := b.reading(t, "0")
+			b.writtenBehind(t, row, "1", strconv.Quote(strings.Repeat("x", kib<<10)))
+			out, rides := b.boarding(t, oneByOne(100*time.Millisecond), row)
+			require.Equal(t, handed, len(rides.Next().Handovers) == 1)
+			rides.Land(store.NextServed{}, errTimeout)
+			<-out
+		})
+	}
 }
 
 func TestAHandoverThatIsRefusedLeavesThePopToItself(t *testing.T) {

@@ -102,8 +102,9 @@ func (c *Cache) Wrote(lane uuid.UUID, s Segment) {
 		c.lanes.Remove(lane)
 		return
 	}
-	if n := len(t.segments); n > 0 && t.segments[n-1].End() >= s.Base { // told out of turn
-		return
+	for len(t.segments) > 0 && t.segments[len(t.segments)-1].End() >= s.Base {
+		// Offsets only go back with the database, after a failover that lost commits.
+		c.drop(t)
 	}
 	t.segments = append(t.segments, s)
 	c.grow(t, s.cost())
