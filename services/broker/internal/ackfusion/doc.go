@@ -9,10 +9,10 @@
 //	  └────────── nothing waits ◀──────────────┴─── rows wait ◀── landed or stuck
 //
 // A row that comes while the shard is idle is flown at once, by the goroutine that
-// brought it. What comes during a flight waits and flies together afterwards, so
-// that bundles grow with the time a commit takes. Rows are taken when the slot is had, not before: those that came in the
-// meantime fly too. Rows of one lane, group and lease are one row, up to the
-// larger end.
+// brought it, unless others are about to come (below). What comes during a flight waits
+// and flies together afterwards, so that bundles grow with the time a commit takes. Rows
+// are taken when the slot is had, not before: those that came in the meantime fly too.
+// Rows of one lane, group and lease are one row, up to the larger end.
 //
 // Pops that wait for the lanes of the rows may ride along (Riders): they claim in
 // the same transaction, after the rows have released their leases. A lane is handed
@@ -22,9 +22,9 @@
 // handover is refused flies again by itself, without riders.
 //
 // Consumers that were served that way send their next acks at about the same time. The
-// first of them to come waits for the others, no longer than a flight takes, unless the
-// last wait was in vain: a flight of eight lanes costs little more than one of a single
-// lane. A consumer that is alone waits for nobody.
+// first of them to come waits for the others, no longer than a flight takes, and ever
+// less often while they do not come: a flight of eight lanes costs little more than one
+// of a single lane. A consumer that is alone waits for nobody.
 //
 // The slot of admission belongs to the flight; the requests that wait are bounded
 // by Gate.Enter and withdrawn after its MaxWait.

@@ -190,7 +190,10 @@ func (r *rides) Land(served store.NextServed, err error) (handed []int) {
 func (n *ride) got(handovers []store.Handover, served *store.NextServed) (*store.PopServed, bool) {
 	if n.handed {
 		last := served.Handed[n.claim]
-		return n.parked.handed(n.checkout, &handovers[n.claim], last), last != store.Refused
+		if last == store.Refused {
+			return nil, false
+		}
+		return n.parked.handed(n.checkout, &handovers[n.claim], last), true
 	}
 	s := &served.Pops[n.group][n.claim]
 	return s, len(s.Segments) > 0
