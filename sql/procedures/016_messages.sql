@@ -639,6 +639,10 @@ BEGIN
         v_twin := queen.log_hash_find_v1(v_pid, p_hash, queen.log_sidecar_start_v1(
             v_pid, v_lane.txns_start, v_lane.last_offset, clock_timestamp() - make_interval(secs => v_lane.secs)), v_lane.last_offset);
         IF v_twin IS NOT NULL THEN
+            -- Somebody may have moved it there since it was looked for.
+            IF NOT EXISTS (SELECT FROM queen.log_dlq AS d WHERE d.id = p_id) THEN
+                RETURN jsonb_build_object('result', 'gone');
+            END IF;
             RETURN jsonb_build_object('result', 'duplicate', 'offset', v_twin);
         END IF;
     END IF;

@@ -74,7 +74,7 @@ func TestMaintainerDeletesWhatAConfigureAllows(t *testing.T) {
 	require.Equal(t, 3, totalMessages(t, b, kept), "without retention nothing goes")
 	b.RequireNone(t, harness.PopPath(going, ""))
 	require.Equal(t, 3, harness.Value[int](t, b.DB, `SELECT sum(messages_deleted) FROM queen.retention_history WHERE retention_type = 'retention'`))
-	require.Contains(t, m.Log(), "msg=swept")
+	harness.Eventually(t, maintenance, "the sweep is logged", func() bool { return strings.Contains(m.Log(), "msg=swept") })
 	require.Positive(t, m.Metric(t, `queen_retention_segments_total{phase="retention"}`))
 	require.Equal(t, 1.0, m.Metric(t, "queen_retention_leader"))
 
